@@ -1,24 +1,20 @@
-"""The forward pass of delta rules as one kernel whose warps have roles, beside today's kernels, on a GPU of compute capability
+"""The forward pass of delta rules as one kernel whose warps have roles, beside those without, on a GPU of compute capability
 9.0: errors of each head against the recurrence in float64, then times beside the memory lower bound. It takes less than three
 minutes.
 
-    python -m benchmarks.joined_roles --emit     # write the ops that have it into build/joined_roles; needs no GPU
     python -m benchmarks.joined_roles            # compare, time, and put what was found into results/gpu/roles.json
 
-No op of the catalogue has this kernel until its numbers are known. Exit status 1: it was not launched, or has larger errors.
+Exit status 1: it was not launched, or has larger errors.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib.util
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -27,8 +23,8 @@ import torch
 import triton
 from torch import Tensor
 
+import chunkform.generated as ops
 from chunkform.codegen.checking.accuracy import head_axis, relative_error
-from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.oracle import oracle
 from chunkform.runtime.chunk_kernels import warp_roles
 from chunkform.runtime.launch import replay
@@ -40,7 +36,7 @@ from .pairs import lower_bound_milliseconds
 from .peers import ours
 
 ROOT = Path(__file__).parent.parent
-EMITTED, RECORD = ROOT / "build" / "joined_roles", ROOT / "results" / "gpu" / "roles.json"
+RECORD = ROOT / "results" / "gpu" / "roles.json"
 NAMES = ("gated_delta_rule", "delta_rule")
 KERNEL = "forward_joined_roles"
 ALLOWED, ROUNDING = 1.15, 1e-4  # errors over today's, and what is nothing beside them
@@ -76,19 +72,15 @@ CASES = (
 )
 TIMED = ((SHAPES["S1"], 16), (SHAPES["S1"], 4))  # and the heads of q and k
 # Stages, and registers of a thread of the preparer and the loader, that S1 is timed with as well.
-OTHERS = ((3, 136, 24), (3, 104, 40), (3, 136, 40), (2, 120, 40))
+OTHERS = ((3, 120, 40), (2, 136, 40))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--emit", action="store_true", help="write the ops alone")
     parser.add_argument("--out", type=Path, default=RECORD, help="the JSON that what was found is put into")
     a = parser.parse_args()
-    if a.emit:
-        print(*map(emitted, NAMES), sep="\n")
-        return
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        raise SystemExit("joined_roles needs a GPU of compute capability 9.0; --emit does without")
+        raise SystemExit("joined_roles needs a GPU of compute capability 9.0")
     if not triton.__version__.startswith(warp_roles.TESTED):
         raise SystemExit(f"joined_roles needs Triton {' or '.join(warp_roles.TESTED)}, got {triton.__version__}")
     torch.cuda.init()
@@ -101,41 +93,21 @@ def main() -> None:
     raise SystemExit(bool(problems))
 
 
-def emitted(name: str) -> Path:
-    """The file of an op that has the kernel."""
-    EMITTED.mkdir(parents=True, exist_ok=True)
-    path = EMITTED / f"{name}.py"
-    path.write_text(emit(replace(compiled(name), joined_roles=True), tidy=False))
-    return path
-
-
-@functools.cache
-def op(name: str) -> Callable[..., Any]:
-    """The op that has the kernel."""
-    path = EMITTED / f"{name}.py"
-    path = path if path.exists() else emitted(name)
-    spec = importlib.util.spec_from_file_location(f"joined_roles_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    function: Callable[..., Any] = getattr(module, name)
-    return function
-
-
 @contextmanager
 def asked_for(there: bool, stages: int = 0, preparer: int = 0, loader: int = 0) -> Iterator[None]:
     """Calls have the kernel meanwhile, or haven't; with other stages and registers, where these are given."""
-    names = ("JOINED", "JOINED_STAGES", "PREPARER", "JOINED_LOADER")
+    names = ("FORCED", "JOINED_STAGES", "PREPARER", "JOINED_LOADER")
     before, on = {n: getattr(warp_roles, n) for n in names}, replay.ON
     replay.ON = False
     for n, x in zip(names, (there, stages, preparer, loader), strict=True):
-        setattr(warp_roles, n, x or (before[n] if n != "JOINED" else False))
+        setattr(warp_roles, n, x or (before[n] if n != "FORCED" else False))
+    warp_roles.JOINED = there
     try:
         yield
     finally:
         for n, x in before.items():
             setattr(warp_roles, n, x)
+        warp_roles.JOINED = True
         replay.ON = on
 
 
@@ -180,7 +152,7 @@ def comparison(name: str, case: Case) -> Row:
     axes = {"o": head_axis(compiled(name).step, "o"), "S": 1}
     for what, there in (("without", False), ("with roles", True)):
         with asked_for(there), torch.no_grad():
-            made = dict(zip("oS", op(name)(**given, **options, backend=BACKEND), strict=True))
+            made = dict(zip("oS", getattr(ops, name)(**given, **options, backend=BACKEND), strict=True))
         row[what] = {n: relative_error(x, exact[n], axes[n]) for n, x in made.items()}
     return row
 
@@ -207,7 +179,7 @@ def times(name: str, shape: Shape, shared: int, rate: float) -> Row:
 
     def run() -> Any:
         with torch.no_grad():
-            return op(name)(**given)
+            return getattr(ops, name)(**given)
 
     bound = lower_bound_milliseconds(ours(name).signature, shape, rate)["forward"]
     row: Row = {"op": name, "shape": f"{shape.spelled}, {shared} heads of q and k", "bound": round(1e3 * bound, 1)}

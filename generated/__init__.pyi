@@ -42,103 +42,96 @@ class _comba(_Op, Protocol):
         initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
         cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _comba_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _comba_result[Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _comba_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _comba_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _comba_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor,
-        log_g: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
+        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _comba_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor,
-        log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _comba_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor,
-        beta: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor,
+        log_g: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _comba_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor,
-        log_g: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor,
-        log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
         initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -156,110 +149,100 @@ class _delta_product(_Op, Protocol):
     """delta_product: DeltaProduct (Siems et al. 2025, arXiv 2502.10297): two Householder steps per token, the second reads what the first wrote."""
     @overload
     def __call__(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _delta_product_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _delta_product_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _delta_product_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _delta_product_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _delta_product_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
+        beta2: Tensor, *, inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _delta_product_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
+        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _delta_product_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor,
-        v2: Tensor, beta1: Tensor, beta2: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor,
+        beta1: Tensor, beta2: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _delta_product_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, *, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
+        beta2: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
+        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
-        beta2: Tensor, *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
+        self, q: Tensor, k1: Tensor, k2: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, *,
+        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -281,9 +264,8 @@ class _delta_rule(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _delta_rule_result[None]: ...
     @overload
     def __call__(
@@ -291,9 +273,8 @@ class _delta_rule(_Op, Protocol):
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _delta_rule_result[Tensor]: ...
     @overload
     def __call__(
@@ -301,81 +282,73 @@ class _delta_rule(_Op, Protocol):
         output_final_state: bool = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _delta_rule_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _delta_rule_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _delta_rule_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _delta_rule_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _delta_rule_step_result[SmallPool]: ...
     @overload
     def step(
         self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _delta_rule_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, initial_state: Tensor | None = None,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -390,21 +363,20 @@ class _distance_attention(_Op, Protocol):
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, slope: Tensor, *, causal: bool = False,
-        output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        output_lse: Literal[False] = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, slope: Tensor, *, causal: bool = False,
-        output_lse: Literal[True], context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, q: Tensor, k: Tensor, v: Tensor, slope: Tensor, *, causal: bool = False, output_lse: Literal[True],
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _distance_attention_lse_result: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, slope: Tensor, *, causal: bool = False,
-        output_lse: bool = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, q: Tensor, k: Tensor, v: Tensor, slope: Tensor, *, causal: bool = False, output_lse: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor | _distance_attention_lse_result: ...
 
 distance_attention: _distance_attention
@@ -425,103 +397,96 @@ class _dplr(_Op, Protocol):
         initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
         cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _dplr_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _dplr_result[Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _dplr_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _dplr_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _dplr_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor,
-        log_w: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
+        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _dplr_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor,
-        log_w: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _dplr_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, a: Tensor, b: Tensor,
-        v: Tensor, log_w: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor,
+        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _dplr_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor,
-        log_w: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor,
-        log_w: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, q: Tensor, k: Tensor, a: Tensor, b: Tensor, v: Tensor, log_w: Tensor, *,
         initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -539,111 +504,101 @@ class _gated_delta_product(_Op, Protocol):
     """gated_delta_product: Gated DeltaProduct (arXiv 2502.10297): decay first, then two Householder steps."""
     @overload
     def __call__(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_delta_product_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_delta_product_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_delta_product_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_delta_product_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_delta_product_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, log_g: Tensor, *, inplace: bool = False,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
-        state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
+        beta2: Tensor, log_g: Tensor, *, inplace: bool = False, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False, state_indices: Tensor | None = None,
     ) -> _gated_delta_product_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
+        log_g: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor,
     ) -> _gated_delta_product_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, a: Tensor, b: Tensor, v1: Tensor,
-        v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
+        beta2: Tensor, log_g: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_delta_product_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor,
+        beta2: Tensor, log_g: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor,
-        beta1: Tensor, beta2: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
+        log_g: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor,
-        log_g: Tensor, *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
+        self, q: Tensor, a: Tensor, b: Tensor, v1: Tensor, v2: Tensor, beta1: Tensor, beta2: Tensor, log_g: Tensor, *,
+        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -661,106 +616,98 @@ class _gated_delta_rule(_Op, Protocol):
     """gated_delta_rule: The gated delta rule (Yang et al. 2024, arXiv 2412.06464): decay, then the delta rule."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_delta_rule_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_delta_rule_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_delta_rule_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_delta_rule_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_delta_rule_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
-        log_alpha: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
+        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gated_delta_rule_step_result[Tensor]: ...
     @overload
     def step(
         self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gated_delta_rule_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
-        log_alpha: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gated_delta_rule_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
-        log_alpha: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
         self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -778,106 +725,95 @@ class _gated_linear_attention(_Op, Protocol):
     """gated_linear_attention: Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_linear_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_linear_attention_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_linear_attention_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_linear_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_linear_attention_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gated_linear_attention_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gated_linear_attention_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor,
-        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gated_linear_attention_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -895,66 +831,62 @@ class _gated_oja_rule(_Op, Protocol):
     """gated_oja_rule: Oja's rule with a decay for each channel of the value: keys are corrected by what is read for a value."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_oja_rule_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_oja_rule_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gated_oja_rule_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_oja_rule_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gated_oja_rule_result[ChunkState]: ...
     @overload
     def step(
@@ -966,14 +898,12 @@ class _gated_oja_rule(_Op, Protocol):
     @overload
     def step(
         self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gated_oja_rule_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
-        log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gated_oja_rule_step_result[ChunkState]: ...
     @overload
     def draft(
@@ -985,16 +915,14 @@ class _gated_oja_rule(_Op, Protocol):
     @overload
     def draft(
         self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1016,103 +944,96 @@ class _gdn2(_Op, Protocol):
         initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
         cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gdn2_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gdn2_result[Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gdn2_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gdn2_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gdn2_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor,
-        log_g: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
+        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gdn2_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor,
-        log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gdn2_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, b: Tensor, v: Tensor,
-        w: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor,
+        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gdn2_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor,
-        log_g: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor,
-        log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, q: Tensor, k: Tensor, b: Tensor, v: Tensor, w: Tensor, log_g: Tensor, *,
         initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1134,9 +1055,8 @@ class _gradient_descent_logistic(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_logistic_result[None]: ...
     @overload
     def __call__(
@@ -1144,9 +1064,8 @@ class _gradient_descent_logistic(_Op, Protocol):
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_logistic_result[Tensor]: ...
     @overload
     def __call__(
@@ -1154,81 +1073,73 @@ class _gradient_descent_logistic(_Op, Protocol):
         output_final_state: bool = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_logistic_result[Tensor | None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_result[None]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_logistic_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gradient_descent_logistic_step_result[SmallPool]: ...
     @overload
     def step(
         self, state: ChunkState | Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, initial_state: Tensor | None = None,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1247,110 +1158,99 @@ class _gradient_descent_logistic_momentum(_Op, Protocol):
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_logistic_momentum_result[None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_logistic_momentum_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_logistic_momentum_result[tuple[Tensor, Tensor] | None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_momentum_result[None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_momentum_result[ChunkState]: ...
     @overload
     def step(
-        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor,
-        eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, inplace: bool = False,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
-        state_indices: Tensor | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor,
+        log_mu: Tensor, log_keep: Tensor, *, inplace: bool = False, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False, state_indices: Tensor | None = None,
     ) -> _gradient_descent_logistic_momentum_step_result[tuple[Tensor, Tensor]]: ...
     @overload
     def step(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor,
-        log_keep: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gradient_descent_logistic_momentum_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor,
-        y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None,
+        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor,
+        eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gradient_descent_logistic_momentum_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor,
-        eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor,
+        log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
     @overload
     def draft(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor,
-        log_keep: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1372,9 +1272,8 @@ class _gradient_descent_squared(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_result[None]: ...
     @overload
     def __call__(
@@ -1382,9 +1281,8 @@ class _gradient_descent_squared(_Op, Protocol):
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_result[Tensor]: ...
     @overload
     def __call__(
@@ -1392,81 +1290,73 @@ class _gradient_descent_squared(_Op, Protocol):
         output_final_state: bool = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_result[Tensor | None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_result[None]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gradient_descent_squared_step_result[SmallPool]: ...
     @overload
     def step(
         self, state: ChunkState | Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, *, initial_state: Tensor | None = None,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1485,110 +1375,99 @@ class _gradient_descent_squared_momentum(_Op, Protocol):
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_momentum_result[None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_momentum_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_momentum_result[tuple[Tensor, Tensor] | None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_momentum_result[None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_momentum_result[ChunkState]: ...
     @overload
     def step(
-        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor,
-        eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, inplace: bool = False,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
-        state_indices: Tensor | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor,
+        log_mu: Tensor, log_keep: Tensor, *, inplace: bool = False, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False, state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_momentum_step_result[tuple[Tensor, Tensor]]: ...
     @overload
     def step(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor,
-        log_keep: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gradient_descent_squared_momentum_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor,
-        y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None,
+        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor,
+        eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_momentum_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor,
-        eta: Tensor, log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor,
+        log_mu: Tensor, log_keep: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
     @overload
     def draft(
-        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor,
-        log_keep: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_mu: Tensor, log_keep: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1606,106 +1485,98 @@ class _gradient_descent_squared_weight_decay(_Op, Protocol):
     """gradient_descent_squared_weight_decay: A linear layer trained by gradient descent on |W x - y|^2 / 2, with weight decay: each step keeps a part of W."""
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_weight_decay_result[None]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_weight_decay_result[Tensor]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gradient_descent_squared_weight_decay_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_weight_decay_result[None]: ...
     @overload
     def __call__(
         self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_weight_decay_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor,
-        *, inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
+        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _gradient_descent_squared_weight_decay_step_result[Tensor]: ...
     @overload
     def step(
         self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gradient_descent_squared_weight_decay_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor,
-        log_keep: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _gradient_descent_squared_weight_decay_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor,
-        *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
         self, state: SmallPool, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, x: Tensor, z: Tensor, y: Tensor, eta: Tensor, log_keep: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1724,108 +1595,99 @@ class _gsa(_Op, Protocol):
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gsa_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gsa_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _gsa_result[tuple[Tensor, Tensor] | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gsa_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gsa_result[ChunkState]: ...
     @overload
     def step(
-        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
-        s: Tensor, log_g: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor, s: Tensor,
+        log_g: Tensor, *, inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _gsa_step_result[tuple[Tensor, Tensor]]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _gsa_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor,
-        v: Tensor, s: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
+        s: Tensor, log_g: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _gsa_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
-        s: Tensor, log_g: Tensor, *, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor, s: Tensor,
+        log_g: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, q: Tensor, k: Tensor, v: Tensor, s: Tensor, log_g: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1847,67 +1709,60 @@ class _hgrn(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _hgrn_result[None]: ...
     @overload
     def __call__(
-        self, x: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _hgrn_result[Tensor]: ...
     @overload
     def __call__(
-        self, x: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _hgrn_result[Tensor | None]: ...
     @overload
     def __call__(
         self, x: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, x: Tensor, log_g: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, x: Tensor, log_g: Tensor, *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _hgrn_result[None]: ...
     @overload
     def __call__(
         self, x: Tensor, log_g: Tensor, *, initial_state: ChunkState | Tensor | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _hgrn_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, x: Tensor, log_g: Tensor, *, inplace: bool = False,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
-        state_indices: Tensor | None = None,
+        self, state: Tensor | None, x: Tensor, log_g: Tensor, *, inplace: bool = False, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False, state_indices: Tensor | None = None,
     ) -> _hgrn_step_result[Tensor]: ...
     @overload
     def step(
@@ -1916,9 +1771,8 @@ class _hgrn(_Op, Protocol):
     ) -> _hgrn_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, x: Tensor, log_g: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, x: Tensor, log_g: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _hgrn_step_result[ChunkState]: ...
     @overload
     def draft(
@@ -1933,11 +1787,10 @@ class _hgrn(_Op, Protocol):
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, x: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, x: Tensor, log_g: Tensor, *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -1959,9 +1812,8 @@ class _hgrn2(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _hgrn2_result[None]: ...
     @overload
     def __call__(
@@ -1969,9 +1821,8 @@ class _hgrn2(_Op, Protocol):
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _hgrn2_result[Tensor]: ...
     @overload
     def __call__(
@@ -1979,42 +1830,38 @@ class _hgrn2(_Op, Protocol):
         output_final_state: bool = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _hgrn2_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, i: Tensor, log_f: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, i: Tensor, log_f: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, i: Tensor, log_f: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, i: Tensor, log_f: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _hgrn2_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, i: Tensor, log_f: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, i: Tensor, log_f: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _hgrn2_result[ChunkState]: ...
     @overload
     def step(
@@ -2030,16 +1877,14 @@ class _hgrn2(_Op, Protocol):
     ) -> _hgrn2_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, i: Tensor, log_f: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, i: Tensor, log_f: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _hgrn2_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, i: Tensor, log_f: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, i: Tensor, log_f: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
@@ -2050,9 +1895,8 @@ class _hgrn2(_Op, Protocol):
     def prefixes(
         self, q: Tensor, i: Tensor, log_f: Tensor, *, initial_state: Tensor | None = None,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -2070,106 +1914,95 @@ class _inverse_attention(_Op, Protocol):
     """inverse_attention: Inverse attention, the stable form: given o, find the v that linear attention would have read."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _inverse_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _inverse_attention_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _inverse_attention_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _inverse_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _inverse_attention_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _inverse_attention_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _inverse_attention_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor,
-        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _inverse_attention_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -2187,106 +2020,95 @@ class _inverse_attention_unstable(_Op, Protocol):
     """inverse_attention_unstable: Inverse attention, the first form: it divides by q.k, and its states explode."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _inverse_attention_unstable_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _inverse_attention_unstable_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _inverse_attention_unstable_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _inverse_attention_unstable_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _inverse_attention_unstable_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _inverse_attention_unstable_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _inverse_attention_unstable_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor,
-        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _inverse_attention_unstable_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, o: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -2300,23 +2122,20 @@ class _kattention(_Op, Protocol):
     """kattention: Kattention: softmax attention by the energy of a quadratic model of the key given the query."""
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, beta: Tensor | float | None = None,
-        causal: bool = False, output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, beta: Tensor | float | None = None, causal: bool = False,
+        output_lse: Literal[False] = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, beta: Tensor | float | None = None,
-        causal: bool = False, output_lse: Literal[True],
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, beta: Tensor | float | None = None, causal: bool = False,
+        output_lse: Literal[True], context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _kattention_lse_result: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, beta: Tensor | float | None = None,
-        causal: bool = False, output_lse: bool = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, beta: Tensor | float | None = None, causal: bool = False,
+        output_lse: bool = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor | _kattention_lse_result: ...
 
@@ -2330,22 +2149,21 @@ class _kattention_f4(_Op, Protocol):
     """kattention_f4: Softmax attention by the document's f4: the key as a Gaussian around Q x + b, without a temperature."""
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, causal: bool = False,
-        output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, causal: bool = False, output_lse: Literal[False] = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, causal: bool = False,
-        output_lse: Literal[True], context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, causal: bool = False, output_lse: Literal[True],
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _kattention_f4_lse_result: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, causal: bool = False,
-        output_lse: bool = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, *, causal: bool = False, output_lse: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor | _kattention_f4_lse_result: ...
 
 kattention_f4: _kattention_f4
@@ -2358,22 +2176,21 @@ class _kattention_f5(_Op, Protocol):
     """kattention_f5: Softmax attention by the document's f5: as f4, where the query's projection is the key's."""
     @overload
     def __call__(
-        self, x: Tensor, K: Tensor, b: Tensor, *, causal: bool = False,
-        output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, K: Tensor, b: Tensor, *, causal: bool = False, output_lse: Literal[False] = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
         self, x: Tensor, K: Tensor, b: Tensor, *, causal: bool = False, output_lse: Literal[True],
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _kattention_f5_lse_result: ...
     @overload
     def __call__(
         self, x: Tensor, K: Tensor, b: Tensor, *, causal: bool = False, output_lse: bool = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor | _kattention_f5_lse_result: ...
 
 kattention_f5: _kattention_f5
@@ -2387,21 +2204,20 @@ class _kattention_f6(_Op, Protocol):
     @overload
     def __call__(
         self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, c: Tensor, *, causal: bool = False,
-        output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        output_lse: Literal[False] = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, c: Tensor, *, causal: bool = False,
-        output_lse: Literal[True], context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, c: Tensor, *, causal: bool = False, output_lse: Literal[True],
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _kattention_f6_lse_result: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, c: Tensor, *, causal: bool = False,
-        output_lse: bool = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, b: Tensor, c: Tensor, *, causal: bool = False, output_lse: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor | _kattention_f6_lse_result: ...
 
 kattention_f6: _kattention_f6
@@ -2422,20 +2238,20 @@ class _ked(_Op, Protocol):
     @overload
     def __call__(
         self, x: Tensor, mu: Tensor, L: Tensor, R: Tensor, *, output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _ked_result: ...
     @overload
     def __call__(
         self, x: Tensor, mu: Tensor, L: Tensor, R: Tensor, *, output_lse: Literal[True],
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _ked_lse_result: ...
     @overload
     def __call__(
         self, x: Tensor, mu: Tensor, L: Tensor, R: Tensor, *, output_lse: bool = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _ked_result | _ked_lse_result: ...
 
 ked: _ked
@@ -2452,106 +2268,98 @@ class _kimi_delta_attention(_Op, Protocol):
     """kimi_delta_attention: Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _kimi_delta_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _kimi_delta_attention_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _kimi_delta_attention_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _kimi_delta_attention_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _kimi_delta_attention_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
-        log_alpha: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
+        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _kimi_delta_attention_step_result[Tensor]: ...
     @overload
     def step(
         self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _kimi_delta_attention_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
-        log_alpha: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _kimi_delta_attention_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
-        log_alpha: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
         self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -2569,106 +2377,95 @@ class _lightning_attention(_Op, Protocol):
     """lightning_attention: Lightning attention with data-dependent decay: one decay per head and step."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _lightning_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _lightning_attention_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _lightning_attention_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _lightning_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _lightning_attention_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _lightning_attention_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _lightning_attention_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor,
-        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _lightning_attention_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -2690,9 +2487,8 @@ class _linear_attention(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _linear_attention_result[None]: ...
     @overload
     def __call__(
@@ -2700,50 +2496,46 @@ class _linear_attention(_Op, Protocol):
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _linear_attention_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: Tensor | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _linear_attention_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _linear_attention_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: ChunkState | Tensor | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _linear_attention_result[ChunkState]: ...
     @overload
     def step(
@@ -2759,9 +2551,8 @@ class _linear_attention(_Op, Protocol):
     ) -> _linear_attention_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _linear_attention_step_result[ChunkState]: ...
     @overload
     def draft(
@@ -2776,11 +2567,10 @@ class _linear_attention(_Op, Protocol):
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: Tensor | None = None,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -2798,107 +2588,100 @@ class _mamba2(_Op, Protocol):
     """mamba2: Mamba-2 / SSD (Dao and Gu 2024, arXiv 2405.21060): h = exp(dt A) h + dt B x^T, with a skip connection D."""
     @overload
     def __call__(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
         cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mamba2_result[None]: ...
     @overload
     def __call__(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mamba2_result[Tensor]: ...
     @overload
     def __call__(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        initial_state: Tensor | None = None, output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mamba2_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _mamba2_result[None]: ...
     @overload
     def __call__(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _mamba2_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor,
-        bias: Tensor, D: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor,
+        D: Tensor, *, inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _mamba2_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor,
-        bias: Tensor, D: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _mamba2_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, B: Tensor, C: Tensor, x: Tensor, raw: Tensor,
-        A_log: Tensor, bias: Tensor, D: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor,
+        bias: Tensor, D: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _mamba2_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor,
-        bias: Tensor, D: Tensor, *, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor,
+        D: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor,
-        bias: Tensor, D: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor,
-        *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
+        self, B: Tensor, C: Tensor, x: Tensor, raw: Tensor, A_log: Tensor, bias: Tensor, D: Tensor, *,
+        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -2917,96 +2700,93 @@ class _mesa(_Op, Protocol):
     """mesa: The mesa read: o_t = H_t^-1 q_t, with H_t the decayed sum of u u^T from a multiple of the identity, by conjugate gradients."""
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[False] = False,
-        check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        output_residual: Literal[False] = False, check: float | None = None,
     ) -> _mesa_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[False] = False,
-        check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        output_residual: Literal[False] = False, check: float | None = None,
     ) -> _mesa_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[False] = False,
-        check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        output_residual: Literal[False] = False, check: float | None = None,
     ) -> _mesa_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[True], check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: Literal[True],
+        check: float | None = None,
     ) -> _mesa_residual_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[True], check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: Literal[True],
+        check: float | None = None,
     ) -> _mesa_residual_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[True], check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: Literal[True],
+        check: float | None = None,
     ) -> _mesa_residual_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: bool = False, check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: bool = False,
+        check: float | None = None,
     ) -> _mesa_result[None] | _mesa_residual_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: bool = False, check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: bool = False,
+        check: float | None = None,
     ) -> _mesa_result[Tensor] | _mesa_residual_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: bool = False, check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: bool = False,
+        check: float | None = None,
     ) -> _mesa_result[Tensor | None] | _mesa_residual_result[Tensor | None]: ...
 
 mesa: _mesa
@@ -3025,104 +2805,92 @@ class _mesa_net(_Op, Protocol):
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[False] = False,
-        check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        output_residual: Literal[False] = False, check: float | None = None,
     ) -> _mesa_net_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[False] = False,
-        check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        output_residual: Literal[False] = False, check: float | None = None,
     ) -> _mesa_net_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[False] = False,
-        check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        output_residual: Literal[False] = False, check: float | None = None,
     ) -> _mesa_net_result[tuple[Tensor, Tensor] | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[True], check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: Literal[True],
+        check: float | None = None,
     ) -> _mesa_net_residual_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[True], check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: Literal[True],
+        check: float | None = None,
     ) -> _mesa_net_residual_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: Literal[True], check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: Literal[True],
+        check: float | None = None,
     ) -> _mesa_net_residual_result[tuple[Tensor, Tensor] | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: bool = False, check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: bool = False,
+        check: float | None = None,
     ) -> _mesa_net_result[None] | _mesa_net_residual_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: bool = False, check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: bool = False,
+        check: float | None = None,
     ) -> _mesa_net_result[tuple[Tensor, Tensor]] | _mesa_net_residual_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_lam: Tensor, lamb: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, output_residual: bool = False, check: float | None = None,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, output_residual: bool = False,
+        check: float | None = None,
     ) -> _mesa_net_result[tuple[Tensor, Tensor] | None] | _mesa_net_residual_result[tuple[Tensor, Tensor] | None]: ...
 
 mesa_net: _mesa_net
@@ -3135,33 +2903,30 @@ class _mesa_neumann(_Op, Protocol):
     """mesa_neumann: The document's iteration as a program: O^(i) = Q + O^(i-1) - H O^(i-1), four rounds from O^(0) = 0."""
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mesa_neumann_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mesa_neumann_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, u: Tensor, log_lam: Tensor, lam_0: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mesa_neumann_result[Tensor | None]: ...
 
 mesa_neumann: _mesa_neumann
@@ -3178,71 +2943,63 @@ class _min_gru(_Op, Protocol):
     """min_gru: minGRU (Feng et al. 2024, arXiv 2410.01201): a gate of every channel that reads no state; c + 1/2, or a sigmoid below 0."""
     @overload
     def __call__(
-        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _min_gru_result[None]: ...
     @overload
     def __call__(
-        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _min_gru_result[Tensor]: ...
     @overload
     def __call__(
-        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _min_gru_result[Tensor | None]: ...
     @overload
     def __call__(
         self, z: Tensor, c: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, z: Tensor, c: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, z: Tensor, c: Tensor, *, initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _min_gru_result[None]: ...
     @overload
     def __call__(
         self, z: Tensor, c: Tensor, *, initial_state: ChunkState | Tensor | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _min_gru_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, z: Tensor, c: Tensor, *, inplace: bool = False,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
-        state_indices: Tensor | None = None,
+        self, state: Tensor | None, z: Tensor, c: Tensor, *, inplace: bool = False, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False, state_indices: Tensor | None = None,
     ) -> _min_gru_step_result[Tensor]: ...
     @overload
     def step(
@@ -3267,11 +3024,10 @@ class _min_gru(_Op, Protocol):
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, z: Tensor, c: Tensor, *, initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -3294,9 +3050,8 @@ class _mlstm(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mlstm_result[None]: ...
     @overload
     def __call__(
@@ -3305,9 +3060,8 @@ class _mlstm(_Op, Protocol):
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mlstm_result[tuple[Tensor, Tensor, Tensor]]: ...
     @overload
     def __call__(
@@ -3316,84 +3070,78 @@ class _mlstm(_Op, Protocol):
         output_final_state: bool = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _mlstm_result[tuple[Tensor, Tensor, Tensor] | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: tuple[Tensor, Tensor, Tensor],
-        state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor, Tensor], state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _mlstm_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *,
         initial_state: ChunkState | tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _mlstm_result[ChunkState]: ...
     @overload
     def step(
-        self, state: tuple[Tensor | None, Tensor | None, Tensor | None] | None, q: Tensor,
-        k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, inplace: bool = False,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
-        state_indices: Tensor | None = None,
+        self, state: tuple[Tensor | None, Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
+        i: Tensor, f: Tensor, *, inplace: bool = False, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False, state_indices: Tensor | None = None,
     ) -> _mlstm_step_result[tuple[Tensor, Tensor, Tensor]]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _mlstm_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | tuple[Tensor | None, Tensor | None, Tensor | None] | None,
-        q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, out: Tensor | None = None,
+        self, state: ChunkState | tuple[Tensor | None, Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor,
+        v: Tensor, i: Tensor, f: Tensor, *, out: Tensor | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _mlstm_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: tuple[Tensor | None, Tensor | None, Tensor | None] | None, q: Tensor,
-        k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
+        self, state: tuple[Tensor | None, Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
+        i: Tensor, f: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor, Tensor]]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, *,
         initial_state: tuple[Tensor | None, Tensor | None, Tensor | None] | None = None,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Prefixes[tuple[Tensor, Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -3411,121 +3159,103 @@ class _momentum_delta_rule(_Op, Protocol):
     """momentum_delta_rule: The delta rule with momentum: the correction goes into a velocity, which decays by itself."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[False] = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _momentum_delta_rule_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: Literal[True],
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _momentum_delta_rule_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, initial_state: tuple[Tensor | None, Tensor | None] | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _momentum_delta_rule_result[tuple[Tensor, Tensor] | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *,
-        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _momentum_delta_rule_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *,
-        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _momentum_delta_rule_result[ChunkState]: ...
     @overload
     def step(
-        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, p: Tensor,
-        v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor,
+        beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _momentum_delta_rule_step_result[tuple[Tensor, Tensor]]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor,
-        eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *, out: Tensor | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
+        log_alpha: Tensor, log_mu: Tensor, *, out: Tensor | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _momentum_delta_rule_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor,
-        p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, p: Tensor,
+        v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _momentum_delta_rule_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, p: Tensor,
-        v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, p: Tensor, v: Tensor,
+        beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor,
-        eta: Tensor, log_alpha: Tensor, log_mu: Tensor, *, out: Tensor | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
+        log_alpha: Tensor, log_mu: Tensor, *, out: Tensor | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor,
-        log_alpha: Tensor, log_mu: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, p: Tensor, v: Tensor, beta: Tensor, eta: Tensor, log_alpha: Tensor, log_mu: Tensor,
+        *, initial_state: tuple[Tensor | None, Tensor | None] | None = None, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -3543,121 +3273,106 @@ class _precond_gated_delta_rule(_Op, Protocol):
     """precond_gated_delta_rule: The gated delta rule with a preconditioner: a running mean of squared keys scales the key that is written with."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, initial_state: tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _precond_gated_delta_rule_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, initial_state: tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _precond_gated_delta_rule_result[tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, initial_state: tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: bool = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _precond_gated_delta_rule_result[tuple[Tensor, Tensor] | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_pool: tuple[Tensor, Tensor], state_indices: Tensor,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *,
-        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _precond_gated_delta_rule_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *,
-        initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, initial_state: ChunkState | tuple[Tensor | None, Tensor | None] | None = None,
         output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _precond_gated_delta_rule_result[ChunkState]: ...
     @overload
     def step(
-        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
-        beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor, center: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
+        rate: Tensor, log_g: Tensor, log_forget: Tensor, center: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _precond_gated_delta_rule_step_result[tuple[Tensor, Tensor]]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor,
-        log_g: Tensor, log_forget: Tensor, center: Tensor, *, out: Tensor | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
+        log_forget: Tensor, center: Tensor, *, out: Tensor | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _precond_gated_delta_rule_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor,
-        v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor, center: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
+        beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor, center: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _precond_gated_delta_rule_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor,
-        beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor, center: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: tuple[Tensor | None, Tensor | None] | None, q: Tensor, k: Tensor, v: Tensor, beta: Tensor,
+        rate: Tensor, log_g: Tensor, log_forget: Tensor, center: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[tuple[Tensor, Tensor]]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor,
-        log_g: Tensor, log_forget: Tensor, center: Tensor, *, out: Tensor | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
+        log_forget: Tensor, center: Tensor, *, out: Tensor | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor,
-        log_forget: Tensor, center: Tensor, *,
-        initial_state: tuple[Tensor | None, Tensor | None] | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, rate: Tensor, log_g: Tensor, log_forget: Tensor,
+        center: Tensor, *, initial_state: tuple[Tensor | None, Tensor | None] | None = None,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Prefixes[tuple[Tensor, Tensor]]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -3679,20 +3394,20 @@ class _relay_nodes(_Op, Protocol):
     @overload
     def __call__(
         self, x: Tensor, mu: Tensor, W: Tensor, *, output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _relay_nodes_result: ...
     @overload
     def __call__(
         self, x: Tensor, mu: Tensor, W: Tensor, *, output_lse: Literal[True],
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _relay_nodes_lse_result: ...
     @overload
     def __call__(
         self, x: Tensor, mu: Tensor, W: Tensor, *, output_lse: bool = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _relay_nodes_result | _relay_nodes_lse_result: ...
 
 relay_nodes: _relay_nodes
@@ -3709,106 +3424,95 @@ class _retention(_Op, Protocol):
     """retention: Retention (Sun et al. 2023, arXiv 2307.08621): a decay that is constant in time, one per head."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _retention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _retention_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _retention_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _retention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _retention_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _retention_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _retention_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor,
-        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _retention_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -3826,106 +3530,95 @@ class _rg_lru(_Op, Protocol):
     """rg_lru: The RG-LRU of Griffin (De et al. 2024, arXiv 2402.19427): a gated decay of every channel, whose writes keep the variance."""
     @overload
     def __call__(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rg_lru_result[None]: ...
     @overload
     def __call__(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rg_lru_result[Tensor]: ...
     @overload
     def __call__(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rg_lru_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _rg_lru_result[None]: ...
     @overload
     def __call__(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _rg_lru_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _rg_lru_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _rg_lru_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, x: Tensor, gate: Tensor, write: Tensor,
-        lam: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _rg_lru_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, x: Tensor, gate: Tensor, write: Tensor, lam: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -3939,23 +3632,20 @@ class _rotary_attention(_Op, Protocol):
     """rotary_attention: Softmax attention with rotary positions: the document's x^T Q^T R_m^T R_n K y, over rotated queries and keys."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None,
-        causal: bool = False, output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None, causal: bool = False,
+        output_lse: Literal[False] = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None,
-        causal: bool = False, output_lse: Literal[True],
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None, causal: bool = False,
+        output_lse: Literal[True], context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rotary_attention_lse_result: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None,
-        causal: bool = False, output_lse: bool = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None, causal: bool = False,
+        output_lse: bool = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor | _rotary_attention_lse_result: ...
 
@@ -3973,85 +3663,79 @@ class _rwkv6(_Op, Protocol):
     """rwkv6: RWKV-6 "Finch" (Peng et al. 2024, arXiv 2404.05892): a decay for each channel, and a bonus for the current token."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rwkv6_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rwkv6_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rwkv6_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _rwkv6_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _rwkv6_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _rwkv6_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _rwkv6_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor,
-        u: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _rwkv6_step_result[ChunkState]: ...
     @overload
     def draft(
@@ -4062,17 +3746,15 @@ class _rwkv6(_Op, Protocol):
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, log_w: Tensor, u: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -4094,103 +3776,96 @@ class _rwkv7(_Op, Protocol):
         initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
         cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rwkv7_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rwkv7_result[Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        initial_state: Tensor | None = None, output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _rwkv7_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
+        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[False] = False,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _rwkv7_result[None]: ...
     @overload
     def __call__(
         self, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
         initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _rwkv7_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor,
-        log_w: Tensor, *, inplace: bool = False, out: Tensor | None = None,
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_indices: Tensor | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
+        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        state_indices: Tensor | None = None,
     ) -> _rwkv7_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor,
-        log_w: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _rwkv7_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor,
-        v: Tensor, log_w: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor,
+        log_w: Tensor, *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _rwkv7_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor,
-        log_w: Tensor, *, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor,
-        log_w: Tensor, *, out: Tensor | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
         keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
         self, q: Tensor, k: Tensor, kappa: Tensor, a: Tensor, v: Tensor, log_w: Tensor, *,
         initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -4204,22 +3879,21 @@ class _self_attention(_Op, Protocol):
     """self_attention: Self attention of a stream, with the projections as parameters: a_ij = exp(x_i^T Q^T K x_j)."""
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False,
-        output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False, output_lse: Literal[False] = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False,
-        output_lse: Literal[True], context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False, output_lse: Literal[True],
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> _self_attention_lse_result: ...
     @overload
     def __call__(
-        self, x: Tensor, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False,
-        output_lse: bool = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
-        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
+        self, x: Tensor, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False, output_lse: bool = False,
+        context_parallel: ProcessGroup | DeviceMesh | None = None, backend: Literal["torch", "triton"] | None = None,
+        deterministic: bool = False,
     ) -> Tensor | _self_attention_lse_result: ...
 
 self_attention: _self_attention
@@ -4240,9 +3914,8 @@ class _sherman_morrison(_Op, Protocol):
         output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _sherman_morrison_result[None]: ...
     @overload
     def __call__(
@@ -4250,9 +3923,8 @@ class _sherman_morrison(_Op, Protocol):
         output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _sherman_morrison_result[Tensor]: ...
     @overload
     def __call__(
@@ -4260,42 +3932,38 @@ class _sherman_morrison(_Op, Protocol):
         output_final_state: bool = False, cu_seqlens: Tensor | None = None,
         context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _sherman_morrison_result[Tensor | None]: ...
     @overload
     def __call__(
         self, q: Tensor, u: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
         self, q: Tensor, u: Tensor, log_lam: Tensor, *, cu_seqlens: Tensor | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, u: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _sherman_morrison_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, u: Tensor, log_lam: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, u: Tensor, log_lam: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _sherman_morrison_result[ChunkState]: ...
     @overload
     def step(
@@ -4311,16 +3979,14 @@ class _sherman_morrison(_Op, Protocol):
     ) -> _sherman_morrison_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, u: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, u: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _sherman_morrison_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, u: Tensor, log_lam: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, u: Tensor, log_lam: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
@@ -4331,9 +3997,8 @@ class _sherman_morrison(_Op, Protocol):
     def prefixes(
         self, q: Tensor, u: Tensor, log_lam: Tensor, *, initial_state: Tensor | None = None,
         cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 
@@ -4347,23 +4012,20 @@ class _softmax_attention(_Op, Protocol):
     """softmax_attention: Softmax attention of queries, keys and values, with a scale."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None,
-        causal: bool = False, output_lse: Literal[False] = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None, causal: bool = False,
+        output_lse: Literal[False] = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None,
-        causal: bool = False, output_lse: Literal[True],
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None, causal: bool = False,
+        output_lse: Literal[True], context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _softmax_attention_lse_result: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None,
-        causal: bool = False, output_lse: bool = False,
-        context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: Tensor | float | None = None, causal: bool = False,
+        output_lse: bool = False, context_parallel: ProcessGroup | DeviceMesh | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> Tensor | _softmax_attention_lse_result: ...
 
@@ -4381,106 +4043,95 @@ class _value_decay_attention(_Op, Protocol):
     """value_decay_attention: Linear attention with a decay for each value channel."""
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[False] = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[False] = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _value_decay_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: Literal[True],
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: Literal[True], cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _value_decay_attention_result[Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        initial_state: Tensor | None = None, output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None, context_parallel: ProcessGroup | DeviceMesh | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, initial_state: Tensor | None = None,
+        output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+        context_parallel: ProcessGroup | DeviceMesh | None = None,
         recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False,
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
     ) -> _value_decay_attention_result[Tensor | None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: Tensor, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: Tensor,
+        state_indices: Tensor,
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, state_pool: SmallPool, state_indices: Tensor,
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, cu_seqlens: Tensor | None = None,
+        recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, state_pool: SmallPool,
+        state_indices: Tensor,
     ) -> tuple[Tensor, SmallPool]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None,
-        output_final_state: Literal[False] = False,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[False] = False, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _value_decay_attention_result[None]: ...
     @overload
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        initial_state: ChunkState | Tensor | None = None, output_final_state: Literal[True],
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, initial_state: ChunkState | Tensor | None = None,
+        output_final_state: Literal[True], recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", backend: Literal["torch", "triton"] | None = None,
+        deterministic: Literal["chunk"],
     ) -> _value_decay_attention_result[ChunkState]: ...
     @overload
     def step(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        inplace: bool = False, out: Tensor | None = None, state_dtype: torch.dtype | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, inplace: bool = False,
+        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
         backend: Literal["torch", "triton"] | None = None, deterministic: bool = False,
         state_indices: Tensor | None = None,
     ) -> _value_decay_attention_step_result[Tensor]: ...
     @overload
     def step(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
     ) -> _value_decay_attention_step_result[SmallPool]: ...
     @overload
     def step(
-        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor,
-        *, out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: Literal["chunk"],
+        self, state: ChunkState | Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
+        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None, deterministic: Literal["chunk"],
     ) -> _value_decay_attention_step_result[ChunkState]: ...
     @overload
     def draft(
-        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        out: Tensor | None = None, state_dtype: torch.dtype | None = None,
-        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor | None = None,
-        keep: Literal["replay", "copies"] | None = None,
+        self, state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, out: Tensor | None = None,
+        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
+        state_indices: Tensor | None = None, keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[Tensor]]: ...
     @overload
     def draft(
-        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        out: Tensor | None = None, backend: Literal["torch", "triton"] | None = None,
-        state_indices: Tensor, keep: Literal["replay", "copies"] | None = None,
+        self, state: SmallPool, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, out: Tensor | None = None,
+        backend: Literal["torch", "triton"] | None = None, state_indices: Tensor,
+        keep: Literal["replay", "copies"] | None = None,
     ) -> tuple[Tensor, Drafts[SmallPool]]: ...
     def prefixes(
-        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *,
-        initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None,
-        recompute: Literal["auto", "always", "never"] = "auto",
-        precision: Literal["fast", "default", "high"] = "default",
-        state_dtype: torch.dtype | None = None, backend: Literal["torch", "triton"] | None = None,
-        deterministic: bool = False, every: int,
+        self, q: Tensor, k: Tensor, v: Tensor, log_beta: Tensor, *, initial_state: Tensor | None = None,
+        cu_seqlens: Tensor | None = None, recompute: Literal["auto", "always", "never"] = "auto",
+        precision: Literal["fast", "default", "high"] = "default", state_dtype: torch.dtype | None = None,
+        backend: Literal["torch", "triton"] | None = None, deterministic: bool = False, every: int,
     ) -> tuple[Tensor, Tensor, Prefixes[Tensor]]: ...
     def commit(self, drafts: Drafts[_Pool], accepted: Tensor | int) -> _Pool: ...
 

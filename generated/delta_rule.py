@@ -74,14 +74,18 @@ from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.triangular import inverse
+from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
+    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+)
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -270,8 +274,8 @@ def torch_forward_states(given, states, constants, exchange):
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (v, -k, k * beta[..., None]), lead, 1,
-        CHUNK, dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (v, -k, k * beta[..., None]), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -327,8 +331,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (k, -k * beta[..., None], q, do),
-        lead, -1, CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (k, -k * beta[..., None], q, do), lead, -1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -341,9 +345,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_prologue_1(
     matrix1, k_p, k_b, k_t, k_h, k_g, beta_by_head, matrix2, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -379,13 +382,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, matrix1,
-    q_p, q_b, q_t, q_h, q_g, matrix2, write1_out, o_out, beta_by_head,
+    S_first, S_last, S_linear, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g,
+    matrix2, write1_out, o_out, beta_by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -414,8 +416,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -482,8 +484,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -507,11 +509,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "e6aee21ef9c3efa3")
+    config = choose(some.dtype, (D, E), "8e37254681aff5df")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
+    if not needs_backward and segments == 1 and exchange is None and may_join(config, D, q, k, v):
+        return triton_forward_joined(given, states, constants, packed, finals)
     beta_by_head = by_head(beta, H)
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -520,28 +524,26 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix1, k, *strides(k, H), beta_by_head, matrix2, q, *strides(q, H),
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
-            E, config.padded(D) * k.element_size(),
-            config.chunk * matrix1.element_size() + beta_by_head.element_size(), v.element_size(),
-            elements=True, programs=config.crowd(config.padded(D)),
+            E, config.padded(D) * k.element_size(), config.chunk * matrix1.element_size() + beta_by_head.element_size(),
+            v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
         for _, ends, linear in by_launch(S_ends, S_linear, sweep.programs):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, k, *strides(k, H), v, *strides(v, H), matrix1, q, *strides(q, H),
-                matrix2, None, None, beta_by_head,
+                None, ends, linear, k, *strides(k, H), v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, None, None,
+                beta_by_head,
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -563,13 +565,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, k, *strides(k, H), v, *strides(v, H), matrix1, q, *strides(q, H),
-        matrix2, write1, o, beta_by_head,
+        S_starts, S_last, None, k, *strides(k, H), v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, write1, o,
+        beta_by_head,
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -591,9 +592,9 @@ def backward_prologue_1(
     matrix2, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, matrix1, beta_by_head, matrix3,
     do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -644,14 +645,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
-    beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out,
-    q_p, q_b, q_t, q_h, q_g,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -672,8 +671,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -751,8 +750,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -763,12 +762,10 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix4, beta_by_head, dv_p, dv_b, dv_t, dv_h, dv_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
+    matrix4, beta_by_head, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -802,13 +799,12 @@ def backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dS_first, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
-    k_p, k_b, k_t, k_h, k_g, matrix4, q_p, q_b, q_t, q_h, q_g, matrix3, dk_1_out,
-    dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
+    dS_first, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, k_p, k_b, k_t, k_h, k_g, matrix4,
+    q_p, q_b, q_t, q_h, q_g, matrix3, dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -829,8 +825,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -863,13 +859,13 @@ def backward_sweep_2(
                 dS[n_e].to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
             )  # write1 dS^T
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             k_dv = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-k_dv)), input_precision="tf32x3")  # ... + q^T do
             dS_slice2 = dS_after  # (27) dS + q^T do - k^T dv
@@ -889,14 +885,13 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, matrix3,
-    dv_p, dv_b, dv_t, dv_h, dv_g, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dq_out,
-    dk_out, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, matrix3, dv_p, dv_b, dv_t, dv_h, dv_g,
+    matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dq_out, dk_out, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -917,8 +912,8 @@ def backward_sweep_3(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -958,13 +953,13 @@ def backward_sweep_3(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             do_S = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dv_S = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             write1 = tl.load(
@@ -987,8 +982,8 @@ def backward_sweep_3(
             )  # (29) dq
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-read) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], ((-read) + dk_1_each.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1008,7 +1003,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "e6aee21ef9c3efa3")
+    config = choose(some.dtype, (D, E), "8e37254681aff5df")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1025,13 +1020,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix2, q, *strides(q, H), k, *strides(k, H), matrix1, beta_by_head, matrix3,
-        do, *strides(do, H), write1, *strides(write1, H),
+        matrix2, q, *strides(q, H), k, *strides(k, H), matrix1, beta_by_head, matrix3, do, *strides(do, H),
+        write1, *strides(write1, H),
         *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -1046,10 +1041,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None, dS_ends, k, *strides(k, H), do, *strides(do, H), matrix2, matrix1, beta_by_head,
             write1, *strides(write1, H), None, None, q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1074,10 +1068,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_starts, dS_last, k, *strides(k, H), do, *strides(do, H), matrix2, matrix1, beta_by_head,
         write1, *strides(write1, H), dv, dbeta_0, q, *strides(q, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"k", "q"}:
@@ -1088,8 +1081,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1100,13 +1093,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dS_starts, beta_by_head, write1, *strides(write1, H), k, *strides(k, H), matrix4,
-            q, *strides(q, H), matrix3, dk_1, dv, *strides(dv, H), do, *strides(do, H),
+            dS_starts, beta_by_head, write1, *strides(write1, H), k, *strides(k, H), matrix4, q, *strides(q, H), matrix3,
+            dk_1, dv, *strides(dv, H), do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1125,8 +1117,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ),
             (
                 config.padded(E) * (do.element_size() + write1.element_size()),
-                config.chunk * matrix3.element_size() + beta_by_head.element_size(),
-                k.element_size(),
+                config.chunk * matrix3.element_size() + beta_by_head.element_size(), k.element_size(),
             ),
             (
                 config.padded(E) * (dv.element_size() + write1.element_size()),
@@ -1137,14 +1128,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ):
             launch(
                 backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                S_starts, S_last if keeps else None, do, *strides(do, H), k, *strides(k, H), matrix3,
-                dv, *strides(dv, H), matrix4, dk_1, *strides(dk_1, H), dq, dk, beta_by_head,
-                write1, *strides(write1, H),
+                S_starts, S_last if keeps else None, do, *strides(do, H), k, *strides(k, H), matrix3, dv, *strides(dv, H),
+                matrix4, dk_1, *strides(dk_1, H), dq, dk, beta_by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     S_last = dk_1 = matrix3 = matrix4 = None
     gradients, initial = {}, {}
@@ -1163,6 +1152,265 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         initial["S"] = dS_last
     dS_last = None
     return gradients, initial
+
+
+@gluon.jit
+def forward_joined_consumer(
+    S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    k_ring, q_ring, v_ring, prepared_ready, prepared_empty, solved_ring, beta_ring, matrix2_ring, o_out_tile,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_e, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    o_out_tile_tiles = tma.make_tensor_descriptor(
+        o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
+    )
+    S_2 = (
+        gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            S_first
+            + sh * D * E
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None], other=0.0,
+        )
+        if S_first is not None
+        else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+    )
+    S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            k_S_2 = begun(S_2_operand, k_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # k S
+            q_S_2 = begun(S_2_operand, q_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # q S
+            k_S_2 = warpgroup_mma_wait(1, deps=(k_S_2,))
+            k_S_2_moved = gl.convert_layout(k_S_2, left2)
+            v_each = v_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            known = (-k_S_2_moved) + v_each.to(gl.float32)
+            write_left = known.to(DT)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            write = begun(
+                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix1 known
+            q_S_2 = warpgroup_mma_wait(1, deps=(q_S_2,))
+            write = warpgroup_mma_wait(0, deps=(write,))
+            S_after_left_made = (beta_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write).to(
+                DT
+            )
+            S_after_left = gl.convert_layout(S_after_left_made, left3)
+            S_after = warpgroup_mma(
+                S_after_left, k_ring.index(stage).slice(within * C, C), S_2, is_async=True
+            )  # ... + k^T diag(beta) write
+            o_left_made = write.to(DT)
+            o_left = gl.convert_layout(o_left_made, left2)
+            o = warpgroup_mma(
+                o_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), q_S_2, is_async=True
+            )  # ... + matrix2 write
+            S_after = warpgroup_mma_wait(1, deps=(S_after,))
+            S_2 = S_after
+            S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+            o = warpgroup_mma_wait(0, deps=(o,))
+            fence_async_shared()
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            tma.store_wait(0)
+            o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
+    if S_last is not None:
+        if segment == segments - 1:
+            gl.store(
+                S_last
+                + (sh // H // segments * H + h) * D * E
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None], S_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_joined_preparer(
+    count, chunk_ready, chunk_empty, k_ring, q_ring, beta_ring, prepared_ready, prepared_empty, matrix2_ring,
+    solved_places, solved_ring, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        k_k = begun(k_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile1)  # k k^T
+        q_k = begun(q_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile1)  # q k^T
+        k_k = warpgroup_mma_wait(1, deps=(k_k,))
+        k_k_moved = on_diagonal(k_k, TOGETHER, blocks1)
+        system = -beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            k_k_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )
+        q_k = warpgroup_mma_wait(0, deps=(q_k,))
+        q_k_moved = on_diagonal(q_k, TOGETHER, blocks1)
+        matrix2 = beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            q_k_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )  # ([i >= j] . (q k^T)) diag(beta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def forward_joined_loader(
+    k_t, v_t, q_t, beta_by_head, T, tile, begin, stop, bh, count, k_p_2, v_p_2, q_p_2, chunk_ready, chunk_empty, k_ring,
+    q_ring, v_ring, beta_ring, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    v_tiles = tma.make_tensor_descriptor(v_p_2, [stop, E], [v_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        beta = gl.load(
+            beta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, k_tiles.block_type.nbytes + q_tiles.block_type.nbytes + v_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), 0], ready, k_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(v_tiles, [t0.to(gl.int32), tile * block_e], ready, v_ring.index(stage))
+        beta_ring.index(stage).store(beta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def forward_joined_roles(
+    S_first, S_last, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, o_out, beta_by_head,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of S. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(E, block_e)
+    sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    v_p_2 = v_p + (b * v_b + h // v_g * v_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    v_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    o_out_tile = room(o_out.dtype.element_ty, C, block_e)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (forward_joined_consumer, (
+                S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+                k_ring, q_ring, v_ring, prepared_ready, prepared_empty, solved_ring, beta_ring, matrix2_ring, o_out_tile, D, E,
+                block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (forward_joined_preparer, (
+                count, chunk_ready, chunk_empty, k_ring, q_ring, beta_ring, prepared_ready, prepared_empty, matrix2_ring,
+                solved_places, solved_ring, WARPS, STAGES, C, LEVELS, DT, TOGETHER,
+            )),
+            (forward_joined_loader, (
+                k_t, v_t, q_t, beta_by_head, T, tile, begin, stop, bh, count, k_p_2, v_p_2, q_p_2, chunk_ready, chunk_empty,
+                k_ring, q_ring, v_ring, beta_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_forward_joined(given, states, constants, packed=None, finals=True):
+    """Outputs and last states, by a kernel that makes all of them."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E), "8e37254681aff5df")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    S_first = whole(states.get("S"))
+    S_starts = S_first
+    beta_by_head = by_head(beta, H)
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
+        E, config.padded(D) * (k.element_size() + q.element_size()), beta_by_head.element_size(), v.element_size()
+    )
+    launch_joined(
+        config, forward_joined_roles, ("D", "block_d", "E", "block_e"),
+        (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, k, *strides(k, H), v, *strides(v, H), q, *strides(q, H), o, beta_by_head,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    saved = {}
+    return {"o": o}, {"S": S_last}, saved
 
 
 def torch_step(given, states, constants, outputs, following):
@@ -1184,9 +1432,9 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, beta_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, beta_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
@@ -1248,8 +1496,7 @@ def steps_kernel(
     q_at, k_at, v_at, beta_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, beta_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1339,8 +1586,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -1348,9 +1595,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"0c5684b44a": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"0c5684b44a": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1361,8 +1607,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "beta"), constants=(), dims=("d", "e"),
-            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1371,9 +1617,8 @@ OP = Op(
 
 @OP.named
 def delta_rule(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -1427,18 +1672,17 @@ def delta_rule(
     Source: arXiv 2406.06484
     """
     return OP(
-        {"q": q, "k": k, "v": v, "beta": beta}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "k": k, "v": v, "beta": beta}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def delta_rule_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    beta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of delta_rule, for generation: one launch, no gradient.
 

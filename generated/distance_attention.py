@@ -39,8 +39,7 @@ written_for("0.1", __file__)
 from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.kernels import (
-    averaged, held, load_block, log_sum_exp, online, products, products_and, store_block,
-    three_ones, weighted,
+    averaged, held, load_block, log_sum_exp, online, products, products_and, store_block, three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, forward
 from chunkform.runtime.attention.op import AttentionOp
@@ -60,8 +59,8 @@ def features(given, constants, at):
     slope = given["slope"]
     q_i = at.rows(given["q"])
     return {
-        "query1": at.wide(q_i), "key1": at.wide(k_j), "value": at.wide(v_j),
-        "scalar1": at.per_head(slope), "scalar2": at.per_head(size_D**-0.5),
+        "query1": at.wide(q_i), "key1": at.wide(k_j), "value": at.wide(v_j), "scalar1": at.per_head(slope),
+        "scalar2": at.per_head(size_D**-0.5),
     }
 
 
@@ -192,13 +191,11 @@ def score_scale(scalar1, scalar2):
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, scalar1_p, scalar2_p,
-    average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    scalar1_p, scalar2_p, average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -264,14 +261,13 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, scalar1_p, scalar2_p,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    scalar1_p, scalar2_p, d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h, dscalar1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr, WITH_scalar1: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
+    WITH_scalar1: tl.constexpr,
 ):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -350,14 +346,12 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, scalar1_p, scalar2_p,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    scalar1_p, scalar2_p, d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -503,9 +497,8 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(),
-    scalars=("scalar1", "scalar2"), of_rows=("score1", "scalar1"), of_keys=("score1",),
-    normaliser="softmax", score_scale=score_scale,
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(), scalars=("scalar1", "scalar2"),
+    of_rows=("score1", "scalar1"), of_keys=("score1",), normaliser="softmax", score_scale=score_scale,
 )
 
 
@@ -526,12 +519,10 @@ SIGNATURE = AttentionSignature(
         AttentionArgument("v", "key", ("E",)), AttentionArgument("slope", "parameter", ()),
     ),
     outputs=(("o", True, ("E",)),), values=(("value1", ("E",)),), normaliser="softmax",
-    gradient_of={"q_i": "q", "k_j": "k", "v_j": "v", "slope": "slope"},
-    scalars={"scalar1": ("slope",), "scalar2": ()},
+    gradient_of={"q_i": "q", "k_j": "k", "v_j": "v", "slope": "slope"}, scalars={"scalar1": ("slope",), "scalar2": ()},
 )
 OP = AttentionOp(
-    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients), torch_energy,
-    torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients), torch_energy, torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
@@ -543,8 +534,7 @@ OP = AttentionOp(
 @OP.named
 def distance_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slope: torch.Tensor, *, causal: bool = False,
-    output_lse: bool = False, context_parallel: object = None, backend: str | None = None,
-    deterministic: bool = False,
+    output_lse: bool = False, context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention with a penalty that grows with the distance of query and key, with a slope for each head.
 

@@ -85,6 +85,11 @@ from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
+from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
+    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+)
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
@@ -93,8 +98,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -361,8 +366,7 @@ def torch_forward_states(given, states, constants, exchange):
     beta = steps_first(given["beta"], dtype)
     map_3 = map_of_segment(
         _forward_states_1_chunks, _forward_states_1_composed,
-        (v, log_alpha, -k * alpha[..., None], k * beta[..., None]), lead, 1, CHUNK, dtype, device,
-        size_d, size_e,
+        (v, log_alpha, -k * alpha[..., None], k * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -425,8 +429,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
-        (k, log_alpha, -k * alpha[..., None] * beta[..., None], do, q), lead, -1, CHUNK, dtype,
-        device, size_d, size_e,
+        (k, log_alpha, -k * alpha[..., None] * beta[..., None], do, q), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -437,12 +440,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    matrix1, alpha_sums, alpha_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head, matrix2,
-    q_p, q_b, q_t, q_h, q_g,
+    matrix1, alpha_sums, alpha_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head, matrix2, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -489,14 +490,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, alpha_sums,
-    alpha_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2, write1_out,
-    o_out, beta_by_head,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
+    v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2, write1_out, o_out, beta_by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -525,8 +524,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -611,8 +610,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -653,24 +652,25 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "260abb3bea13fe55")
+    config = choose(some.dtype, (D, E), "0fc0a6073659f1f3")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
+    if not needs_backward and segments == 1 and exchange is None and may_join(config, D, q, k, v):
+        return triton_forward_joined(given, states, constants, packed, finals)
     alpha_sums, alpha_rests, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, layout, config.exact)
     alpha_extents = None
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         forward_prologue_1, (config.queues(layout.programs),),
-        matrix1, alpha_sums, alpha_rests, k, *strides(k, H), beta_by_head, matrix2,
-        q, *strides(q, H),
+        matrix1, alpha_sums, alpha_rests, k, *strides(k, H), beta_by_head, matrix2, q, *strides(q, H),
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -684,14 +684,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                k, *strides(k, H), alpha_sums, alpha_rests, v, *strides(v, H), matrix1, q, *strides(q, H),
-                matrix2, None, None, beta_by_head,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, k, *strides(k, H),
+                alpha_sums, alpha_rests, v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, None, None, beta_by_head,
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -712,18 +710,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         E, config.padded(D) * (k.element_size() + q.element_size()),
         alpha_sums.element_size()
         + beta_by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(),
-        elements=True,
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(), elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, None, None, None, k, *strides(k, H), alpha_sums, alpha_rests,
-        v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, write1, o, beta_by_head,
+        S_starts, S_last, None, None, None, None, k, *strides(k, H), alpha_sums, alpha_rests, v, *strides(v, H),
+        matrix1, q, *strides(q, H), matrix2, write1, o, beta_by_head,
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     alpha_rests = matrix1 = matrix2 = None
     saved = {}
@@ -743,13 +739,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix2, alpha_sums, alpha_rests, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, matrix1,
-    beta_by_head, matrix3, do_p, do_b, do_t, do_h, do_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
+    matrix2, alpha_sums, alpha_rests, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, matrix1, beta_by_head,
+    matrix3, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -817,15 +812,13 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
-    do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, beta_by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g, matrix2,
+    matrix1, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out,
     q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -846,8 +839,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -939,8 +932,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -951,12 +944,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix4, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    alpha_sums, alpha_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g, own2_out, own1_out,
+    matrix4, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g, alpha_sums,
+    alpha_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g, own2_out, own1_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1012,14 +1005,12 @@ def backward_prologue_2(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, beta_by_head, alpha_sums, alpha_rests, k_p, k_b, k_t, k_h, k_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4,
-    q_p, q_b, q_t, q_h, q_g, matrix3, dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g,
-    do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4, q_p, q_b, q_t, q_h, q_g, matrix3,
+    dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1040,8 +1031,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1095,15 +1086,15 @@ def backward_sweep_2(
             if not EXACT:
                 write1_dS = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dS)
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -k^T diag(until) dv
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after2 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), dS_after, input_precision="tf32x3"
@@ -1139,15 +1130,14 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    S_first, S_last, alpha_sums, alpha_rests, q_p, q_b, q_t, q_h, q_g,
-    do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g,
-    S_in_late__out, S_in_early__out, matrix3, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g,
-    dq_out, dk_out, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    S_first, S_last, alpha_sums, alpha_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_in_late__out, S_in_early__out, matrix3, matrix4,
+    dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dq_out, dk_out, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1168,8 +1158,8 @@ def backward_sweep_3(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1223,16 +1213,16 @@ def backward_sweep_3(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             do_S = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             if not EXACT:
                 do_S = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_S)
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dv_S = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             if not EXACT:
@@ -1242,8 +1232,8 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             S_after = tl.dot(
-                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
-                (kept * S[n_e]), input_precision="tf32x3",
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), (kept * S[n_e]),
+                input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) write1
             S_slice2 = S_after  # (31) kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
@@ -1282,8 +1272,8 @@ def backward_sweep_3(
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-read) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], ((-read) + dk_1_each.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
@@ -1310,7 +1300,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "260abb3bea13fe55")
+    config = choose(some.dtype, (D, E), "0fc0a6073659f1f3")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1330,13 +1320,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix2, alpha_sums, alpha_rests, q, *strides(q, H), k, *strides(k, H), matrix1,
-        beta_by_head, matrix3, do, *strides(do, H), write1, *strides(write1, H), own1,
+        matrix2, alpha_sums, alpha_rests, q, *strides(q, H), k, *strides(k, H), matrix1, beta_by_head, matrix3,
+        do, *strides(do, H), write1, *strides(write1, H), own1,
         *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -1345,18 +1335,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E, config.padded(D) * (k.element_size() + q.element_size()),
             alpha_sums.element_size()
             + beta_by_head.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
-            elements=True,
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, k, *strides(k, H), alpha_sums, alpha_rests, do, *strides(do, H), matrix2,
-            matrix1, beta_by_head, write1, *strides(write1, H), None, None, q, *strides(q, H),
+            None, dS_ends, k, *strides(k, H), alpha_sums, alpha_rests, do, *strides(do, H), matrix2, matrix1, beta_by_head,
+            write1, *strides(write1, H), None, None, q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1375,31 +1363,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         E, config.padded(D) * (k.element_size() + q.element_size()),
         alpha_sums.element_size()
         + beta_by_head.element_size()
-        + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        do.element_size() + write1.element_size(), elements=True,
+        + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size() + write1.element_size(),
+        elements=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, k, *strides(k, H), alpha_sums, alpha_rests, do, *strides(do, H),
-        matrix2, matrix1, beta_by_head, write1, *strides(write1, H), dv, dbeta_0, q, *strides(q, H),
+        dS_starts, dS_last, k, *strides(k, H), alpha_sums, alpha_rests, do, *strides(do, H), matrix2, matrix1,
+        beta_by_head, write1, *strides(write1, H), dv, dbeta_0, q, *strides(q, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"alpha", "k", "q"}:
         matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_2, (config.queues(layout.programs),),
-            matrix4, dv, *strides(dv, H), write1, *strides(write1, H), alpha_sums, alpha_rests,
-            beta_by_head, k, *strides(k, H), own2, own1,
+            matrix4, dv, *strides(dv, H), write1, *strides(write1, H), alpha_sums, alpha_rests, beta_by_head,
+            k, *strides(k, H), own2, own1,
             *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"alpha", "k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1410,19 +1397,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
             beta_by_head.element_size()
             + alpha_sums.element_size()
-            + config.chunk * (matrix4.element_size() + matrix3.element_size()),
-            k.element_size() + q.element_size(), elements=True,
+            + config.chunk * (matrix4.element_size() + matrix3.element_size()), k.element_size() + q.element_size(),
+            elements=True,
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dS_starts, beta_by_head, alpha_sums, alpha_rests, k, *strides(k, H),
-            write1, *strides(write1, H), S_out_late_, matrix4, q, *strides(q, H), matrix3, dk_1,
-            dv, *strides(dv, H), do, *strides(do, H),
+            dS_starts, beta_by_head, alpha_sums, alpha_rests, k, *strides(k, H), write1, *strides(write1, H), S_out_late_,
+            matrix4, q, *strides(q, H), matrix3, dk_1, dv, *strides(dv, H), do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1461,15 +1446,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ):
             launch(
                 backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                S_starts, S_last if keeps else None, alpha_sums, alpha_rests, q, *strides(q, H),
-                do, *strides(do, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
-                matrix3, matrix4, dk_1, *strides(dk_1, H), dq, dk, beta_by_head,
-                write1, *strides(write1, H),
+                S_starts, S_last if keeps else None, alpha_sums, alpha_rests, q, *strides(q, H), do, *strides(do, H),
+                k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_, matrix3, matrix4, dk_1, *strides(dk_1, H), dq,
+                dk, beta_by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     beta_by_head = dk_1 = matrix3 = matrix4 = None
     if needs & {"alpha"}:
@@ -1478,9 +1461,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         S_state_adjoint = boundary_sums(
-            alpha_sums, alpha_rests, S_at_ends, layout, segments, config.exact,
-            out_late=S_out_late_, in_late=S_in_late_, in_early=S_in_early_, own_late=own1,
-            own_early=own2, at_once=True,
+            alpha_sums, alpha_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_,
+            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = alpha_rests = alpha_sums = own1 = own2 = None
     if "q" in needs:
@@ -1502,6 +1484,299 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     return gradients, initial
 
 
+@gluon.jit
+def forward_joined_consumer(
+    S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    k_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
+    matrix2_ring, o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_e, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    o_out_tile_tiles = tma.make_tensor_descriptor(
+        o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
+    )
+    S_2 = (
+        gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            S_first
+            + sh * D * E
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None], other=0.0,
+        )
+        if S_first is not None
+        else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+    )
+    S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            k_S_2 = begun(S_2_operand, k_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # k S
+            q_S_2 = begun(S_2_operand, q_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # q S
+            k_S_2 = warpgroup_mma_wait(1, deps=(k_S_2,))
+            k_S_2_moved = gl.convert_layout(k_S_2, left2)
+            v_each = v_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            known = (
+                -since_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * k_S_2_moved
+            ) + v_each.to(gl.float32)
+            write_left = known.to(DT)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            write = begun(
+                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix1 known
+            S_after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * S_2
+            q_S_2 = warpgroup_mma_wait(1, deps=(q_S_2,))
+            o_onto = since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * q_S_2
+            write = warpgroup_mma_wait(0, deps=(write,))
+            S_after_left_made = (
+                number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write
+            ).to(DT)
+            S_after_left = gl.convert_layout(S_after_left_made, left3)
+            S_after = warpgroup_mma(
+                S_after_left, k_ring.index(stage).slice(within * C, C), S_after_onto, is_async=True
+            )  # ... + k^T diag(beta . until) write
+            o_left_made = write.to(DT)
+            o_left = gl.convert_layout(o_left_made, left2)
+            o = warpgroup_mma(
+                o_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), o_onto, is_async=True
+            )  # ... + matrix2 write
+            S_after = warpgroup_mma_wait(1, deps=(S_after,))
+            S_2 = S_after
+            S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+            o = warpgroup_mma_wait(0, deps=(o,))
+            fence_async_shared()
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            tma.store_wait(0)
+            o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
+    if S_last is not None:
+        if segment == segments - 1:
+            gl.store(
+                S_last
+                + (sh // H // segments * H + h) * D * E
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None], S_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_joined_preparer(
+    count, chunk_ready, chunk_empty, k_ring, q_ring, alpha_a_ring, beta_ring, prepared_ready, prepared_empty,
+    matrix2_ring, solved_places, solved_ring, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    LEVELS: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        k_k = begun(k_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile1)  # k k^T
+        q_k = begun(q_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile1)  # q k^T
+        seen2 = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m2 = gl.exp2(gl.where(seen2, log2, float("-inf")))  # decays from write to read
+        k_k = warpgroup_mma_wait(1, deps=(k_k,))
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        k_k_moved = on_diagonal(k_k, TOGETHER, blocks1)
+        system = -beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (m * k_k_moved)
+        q_k = warpgroup_mma_wait(0, deps=(q_k,))
+        q_k_moved = on_diagonal(q_k, TOGETHER, blocks1)
+        matrix2 = beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            m2 * q_k_moved
+        )  # ((q k^T) . m) diag(beta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def forward_joined_loader(
+    k_t, alpha_sums, v_t, q_t, beta_by_head, T, tile, begin, stop, bh, count, k_p_2, v_p_2, q_p_2, chunk_ready,
+    chunk_empty, k_ring, q_ring, v_ring, since_ring, kept_ring, number1_ring, alpha_a_ring, beta_ring, D: gl.constexpr,
+    E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    v_tiles = tma.make_tensor_descriptor(v_p_2, [stop, E], [v_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        alpha_a = gl.where(
+            t0_each < stop,
+            gl.load(alpha_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        beta = gl.load(
+            beta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        alpha_a_end = gl.where(t0_each < stop, gl.load(alpha_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, k_tiles.block_type.nbytes + q_tiles.block_type.nbytes + v_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), 0], ready, k_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(v_tiles, [t0.to(gl.int32), tile * block_e], ready, v_ring.index(stage))
+        since = gl.exp2(alpha_a)
+        kept = gl.exp2(alpha_a_end)
+        until = gl.exp2(alpha_a_end - alpha_a)
+        number1 = beta * until
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        number1_ring.index(stage).store(number1)
+        alpha_a_ring.index(stage).store(alpha_a)
+        beta_ring.index(stage).store(beta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def forward_joined_roles(
+    S_first, S_last, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, v_p, v_b, v_t, v_h, v_g,
+    q_p, q_b, q_t, q_h, q_g, o_out, beta_by_head,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of S. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(E, block_e)
+    sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    v_p_2 = v_p + (b * v_b + h // v_g * v_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    v_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    alpha_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    o_out_tile = room(o_out.dtype.element_ty, C, block_e)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (forward_joined_consumer, (
+                S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+                k_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
+                matrix2_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (forward_joined_preparer, (
+                count, chunk_ready, chunk_empty, k_ring, q_ring, alpha_a_ring, beta_ring, prepared_ready, prepared_empty,
+                matrix2_ring, solved_places, solved_ring, WARPS, STAGES, C, LEVELS, DT, TOGETHER,
+            )),
+            (forward_joined_loader, (
+                k_t, alpha_sums, v_t, q_t, beta_by_head, T, tile, begin, stop, bh, count, k_p_2, v_p_2, q_p_2, chunk_ready,
+                chunk_empty, k_ring, q_ring, v_ring, since_ring, kept_ring, number1_ring, alpha_a_ring, beta_ring, D, E,
+                block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_forward_joined(given, states, constants, packed=None, finals=True):
+    """Outputs and last states, by a kernel that makes all of them."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E), "0fc0a6073659f1f3")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    S_first = whole(states.get("S"))
+    S_starts = S_first
+    alpha_sums, alpha_rests, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, layout, config.exact)
+    alpha_extents = None
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
+        E, config.padded(D) * (k.element_size() + q.element_size()),
+        alpha_sums.element_size() + beta_by_head.element_size(), v.element_size(),
+    )
+    launch_joined(
+        config, forward_joined_roles, ("D", "block_d", "E", "block_e"),
+        (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, k, *strides(k, H), alpha_sums, alpha_rests, v, *strides(v, H), q, *strides(q, H), o,
+        beta_by_head,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    alpha_rests = alpha_sums = beta_by_head = None
+    saved = {}
+    return {"o": o}, {"S": S_last}, saved
+
+
 def torch_step(given, states, constants, outputs, following):
     """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
     dtype = dtype_of(given)
@@ -1521,10 +1796,9 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1, alpha_stride0, alpha_stride1,
-    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    alpha_stride0, alpha_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, alpha_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -1591,8 +1865,7 @@ def steps_kernel(
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
     alpha_stride0, alpha_stride1, alpha_stride2, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, alpha_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1686,9 +1959,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
-        Argument("alpha", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()), Argument("alpha", "decay", ()),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -1696,9 +1968,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"101b56a880": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"101b56a880": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1709,8 +1980,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "alpha"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "alpha"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1720,10 +1991,9 @@ OP = Op(
 @OP.named
 def gated_delta_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_alpha: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The gated delta rule (Yang et al. 2024, arXiv 2412.06464): decay, then the delta rule.
 
@@ -1778,18 +2048,16 @@ def gated_delta_rule(
     """
     return OP(
         {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_delta_rule_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    beta: torch.Tensor, log_alpha: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
+    log_alpha: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_delta_rule, for generation: one launch, no gradient.
 
@@ -1816,8 +2084,8 @@ def gated_delta_rule_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out,
-        state_dtype, backend, deterministic,
+        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out, state_dtype, backend,
+        deterministic,
     )
 
 

@@ -70,9 +70,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range,
-    has_small_range, large_ranges, last_of, lasting, later_sums, log2_of, over_block, reach, span,
-    sums_of,
+    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
+    large_ranges, last_of, lasting, later_sums, log2_of, over_block, reach, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -84,8 +83,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -274,8 +273,8 @@ def torch_forward_states(given, states, constants, exchange):
     log_alpha = steps_first(given["alpha"], dtype)
     v = steps_first(given["v"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (k, log_alpha, v), lead, 1,
-        LONG_CHUNK, dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_alpha, v), lead, 1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -318,8 +317,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     log_alpha = steps_first(given["alpha"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (q, log_alpha, do), lead, -1,
-        LONG_CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_alpha, do), lead, -1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -333,9 +332,8 @@ def forward_prologue_1(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, alpha_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -367,8 +365,8 @@ def forward_prologue_1(
         alpha_log2 = (
             log2_of(
                 tl.load(
-                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
                 )
             )
             if SUMS
@@ -379,8 +377,7 @@ def forward_prologue_1(
             if SUMS
             else over_block(
                 tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
         )
         if SUMS:
@@ -389,8 +386,7 @@ def forward_prologue_1(
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
@@ -399,14 +395,14 @@ def forward_prologue_1(
             last_of(alpha_a, C)
             if SUMS
             else over_block(
-                tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D, (last),
+                d, d_ok, last, H * D, C, CHUNK,
             )
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_rests + step * D,
+                (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -415,8 +411,8 @@ def forward_prologue_1(
             tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
         products = decayed_product(
             products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -460,9 +456,8 @@ def forward_prologue_1_slow(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, alpha_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -516,11 +511,10 @@ def forward_prologue_1_slow(
                         if SUMS
                         else over_block(
                             tl.load(
-                                alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                     )
                     if SUMS:
@@ -529,11 +523,10 @@ def forward_prologue_1_slow(
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -558,22 +551,21 @@ def forward_prologue_1_slow(
                         tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
                     products = decayed_product(
                         products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE,
-                        EXACT, DT,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 if SUMS:
                     tl.store(alpha_extents + at, alpha_most - alpha_least)
@@ -602,13 +594,12 @@ def forward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_out,
-    alpha_sums, alpha_rests, scaled2_p,
+    S_first, S_last, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_out, alpha_sums, alpha_rests,
+    scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -629,8 +620,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -639,9 +630,9 @@ def forward_sweep_1(
     v_p += b * v_b + h // v_g * v_h
     if not YIELD:
         reached = lasting(
-            alpha_sums + (b * T * H + h) * D, alpha_rests + (b * T * H + h) * D if EXACT else None,
-            H * D, tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C, True,
+            alpha_sums + (b * T * H + h) * D, alpha_rests + (b * T * H + h) * D if EXACT else None, H * D,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C,
+            True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -672,16 +663,16 @@ def forward_sweep_1(
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             S_after = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
@@ -703,8 +694,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -735,23 +726,21 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled2 = some.new_empty((B, H, T, D))
     launch(
         forward_prologue_1, (layout.programs,),
-        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H),
-        alpha_extents, scaled1, scaled2, matrix1,
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H), alpha_extents,
+        scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H),
-        alpha_extents, scaled1, scaled2, matrix1,
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H), alpha_extents,
+        scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     alpha_extents = None
     if segments > 1 or exchange is not None:
@@ -759,20 +748,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
         launch(
             forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, alpha_sums, alpha_rests,
-            scaled2,
+            None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, alpha_sums, alpha_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, layout, segments, True,
-                        decay=(alpha_sums, alpha_rests), axis=0, exact=config.exact,
+                        "S", S_first, S_ends, layout, segments, True, decay=(alpha_sums, alpha_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -786,18 +773,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
-        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(), v.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()), config.chunk * matrix1.element_size(),
+        v.element_size(),
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, S_checkpoints, scaled1, v, *strides(v, H), matrix1, o, alpha_sums,
-        alpha_rests, scaled2,
+        S_starts, S_last, S_checkpoints, scaled1, v, *strides(v, H), matrix1, o, alpha_sums, alpha_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     alpha_rests = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
@@ -809,12 +794,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
-    scaled1_p, scaled2_p, matrix1,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents, scaled1_p, scaled2_p,
+    matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -846,28 +830,27 @@ def backward_prologue_1(
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
             products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         alpha_a_end = over_block(
-            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D, (last), d,
+            d_ok, last, H * D, C, CHUNK,
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_rests + step * D,
+                (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -890,12 +873,11 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
-    scaled1_p, scaled2_p, matrix1,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents, scaled1_p, scaled2_p,
+    matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -933,33 +915,30 @@ def backward_prologue_1_slow(
                         tl.load(
                             alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                        H * D, C, CHUNK,
+                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
-                        EXACT, DT,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     alpha_a_end = over_block(
-                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     alpha_n_end = (
                         over_block(
@@ -971,13 +950,13 @@ def backward_prologue_1_slow(
                     )
                     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -987,13 +966,12 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_out,
-    alpha_sums, alpha_rests, scaled2_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_out, alpha_sums,
+    alpha_rests, scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1014,8 +992,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1024,9 +1002,9 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     if not YIELD:
         reached = lasting(
-            alpha_sums + (b * T * H + h) * D, alpha_rests + (b * T * H + h) * D if EXACT else None,
-            H * D, tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C, False,
+            alpha_sums + (b * T * H + h) * D, alpha_rests + (b * T * H + h) * D if EXACT else None, H * D,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C,
+            False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1057,16 +1035,16 @@ def backward_sweep_1(
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
@@ -1088,8 +1066,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1100,13 +1078,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
-    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dk_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g, dq_out, dk_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1132,21 +1109,21 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     alpha_a_end = over_block(
-        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D, (last), d, d_ok,
+        last, H * D, C, CHUNK,
     )
     alpha_n_end = (
         over_block(
-            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_rests + step * D, (last), d,
+            d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1165,17 +1142,15 @@ def backward_read_1(
     alpha_n = (
         over_block(
             tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-            CHUNK,
+            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     own = diagonal(reads, C)
     decayed = decayed_sum(
-        reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
-        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-        SMALL_RANGE, EXACT, DT,
+        reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a, alpha_n,
+        alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
@@ -1192,9 +1167,8 @@ def backward_read_1(
     reads2 = v_do
     own2 = diagonal(reads2, C)
     decayed3 = decayed_sum(
-        reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
-        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        SMALL_RANGE, EXACT, DT,
+        reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a, alpha_n,
+        alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
@@ -1212,8 +1186,8 @@ def backward_read_1(
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (31) dk
     end = spans - sums
     total = end[None, :] + later_sums(
-        tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
-        C, True and block_e <= 128, DT,
+        tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0), C,
+        True and block_e <= 128, DT,
     )
     tl.store(
         S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
@@ -1222,13 +1196,12 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_slow(
-    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
-    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dk_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g, dq_out, dk_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1269,8 +1242,8 @@ def backward_read_1_slow(
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 alpha_a_end = over_block(
-                    tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D,
+                    (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 alpha_n_end = (
                     over_block(
@@ -1299,26 +1272,24 @@ def backward_read_1_slow(
                     tl.load(
                         alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                     ),
-                    alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                    C, CHUNK,
+                    alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 alpha_n = (
                     over_block(
                         tl.load(
-                            alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                            mask=(d_ok)[None, :], other=0,
+                            alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                            other=0,
                         ),
-                        alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                        H * D, C, CHUNK,
+                        alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 own = diagonal(reads, C)
                 decayed = decayed_sum(
-                    reads, k.to(tl.float32), alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
+                    alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
+                    DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
@@ -1339,9 +1310,9 @@ def backward_read_1_slow(
                 reads2 = v_do
                 own2 = diagonal(reads2, C)
                 decayed3 = decayed_sum(
-                    reads2, q.to(tl.float32), alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
+                    alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+                    DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
@@ -1364,8 +1335,8 @@ def backward_read_1_slow(
                 )  # (31) dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
-                    tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
-                    C, True and block_e <= 128, DT,
+                    tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0), C,
+                    True and block_e <= 128, DT,
                 )
                 tl.store(
                     S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total,
@@ -1398,43 +1369,37 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled2 = some.new_empty((B, H, T, D))
     launch(
         backward_prologue_1, (layout.programs,),
-        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
-        scaled2, matrix1,
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
-        scaled2, matrix1,
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, alpha_sums, alpha_rests,
-            scaled2,
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, alpha_sums, alpha_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", dS_first, dS_ends, layout, segments, False,
-                        decay=(alpha_sums, alpha_rests), axis=0, exact=config.exact,
+                        "S", dS_first, dS_ends, layout, segments, False, decay=(alpha_sums, alpha_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -1448,18 +1413,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     sweep = config.sweep(
-        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(), do.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()), config.chunk * matrix1.element_size(),
+        do.element_size(),
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, dv, alpha_sums,
-        alpha_rests, scaled2,
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, dv, alpha_sums, alpha_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"alpha", "k", "q"}:
@@ -1468,25 +1431,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do, *strides(do, H),
-            v, *strides(v, H), k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk,
-            S_state_adjoint,
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do, *strides(do, H), v, *strides(v, H),
+            k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do, *strides(do, H),
-            v, *strides(v, H), k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk,
-            S_state_adjoint,
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do, *strides(do, H), v, *strides(v, H),
+            k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     alpha_extents = alpha_rests = alpha_sums = dS_checkpoints = None
     gradients, initial = {}, {}
@@ -1526,9 +1485,8 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, alpha_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
-    alpha_stride0, alpha_stride1, alpha_stride2, S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, alpha_stride0, alpha_stride1, alpha_stride2,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, alpha_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -1589,10 +1547,8 @@ def step_kernel(
 def steps_kernel(
     q_at, k_at, v_at, alpha_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    alpha_stride0, alpha_stride1, alpha_stride2, alpha_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, alpha_stride0, alpha_stride1, alpha_stride2, alpha_stride3,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, alpha_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1681,8 +1637,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_linear_attention",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("alpha", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("alpha", "decay", ("d",)),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -1690,8 +1646,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1702,8 +1658,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "alpha"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "alpha"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1713,10 +1669,9 @@ OP = Op(
 @OP.named
 def gated_linear_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_alpha: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel.
 
@@ -1769,17 +1724,16 @@ def gated_linear_attention(
     """
     return OP(
         {"q": q, "k": k, "v": v, "alpha": log_alpha}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_linear_attention_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    log_alpha: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_alpha: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_linear_attention, for generation: one launch, no gradient.
 

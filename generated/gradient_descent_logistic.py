@@ -37,8 +37,8 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import dtype_of
 from chunkform.runtime.torch_form.recurrent import (
-    block_of, computed_in, gradient_like, incoming, is_narrow, layout_of, narrow, segment_length,
-    stacked, strides_of, tile_of, typed_like, warps_for,
+    block_of, computed_in, gradient_like, incoming, is_narrow, layout_of, narrow, segment_length, stacked, strides_of,
+    tile_of, typed_like, warps_for,
 )
 
 
@@ -66,8 +66,8 @@ def torch_forward(given, states, constants, packed=None):
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     sequences = {
-        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1),
-        "y": given["y"].to(dtype).unbind(1), "eta": given["eta"].to(dtype).unbind(1),
+        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1), "y": given["y"].to(dtype).unbind(1),
+        "eta": given["eta"].to(dtype).unbind(1),
     }
     segment = segment_length(steps)
     start = torch_start(given, states, constants, batch, heads)
@@ -105,8 +105,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     sequences = {
-        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1),
-        "y": given["y"].to(dtype).unbind(1), "eta": given["eta"].to(dtype).unbind(1),
+        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1), "y": given["y"].to(dtype).unbind(1),
+        "eta": given["eta"].to(dtype).unbind(1),
     }
     segment = segment_length(steps)
     incoming_sequences = {"o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like).to(dtype).unbind(1)}
@@ -114,8 +114,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients = {
         "x": given["x"].new_empty((batch, steps, heads, size_n)),
         "z": given["z"].new_empty((batch, steps, heads, size_n)),
-        "y": given["y"].new_empty((batch, steps, heads, size_m)),
-        "eta": given["eta"].new_empty((batch, steps, heads)),
+        "y": given["y"].new_empty((batch, steps, heads, size_m)), "eta": given["eta"].new_empty((batch, steps, heads)),
     }
     for start in reversed(range(0, steps, segment)):
         stop = min(start + segment, steps)
@@ -165,8 +164,8 @@ def sequential_forward_kernel(
     x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     table_at, heads, x_group, z_group, y_group, eta_group, steps, segment, lines,
-    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    tiles: tl.constexpr, several: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr, tiles: tl.constexpr,
+    several: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, from the first step to the last."""
     tile = tl.program_id(0) % tiles
@@ -395,8 +394,8 @@ def sequential_backward_kernel(
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     do_stride0, do_stride1, do_stride2, do_stride3,
     table_at, heads, x_group, z_group, y_group, eta_group, steps, segment, lines,
-    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    tiles: tl.constexpr, several: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr, tiles: tl.constexpr,
+    several: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, segment by segment from the last to the first."""
     tile = tl.program_id(0) % tiles
@@ -589,8 +588,8 @@ def sequential_backward_kernel(
                 eta_0_ = tl.load(eta_at + now_0_ * eta_stride1)
                 do_0 = tl.load(do_at + now_0_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_0 = tl.load(
-                    W_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_1 = rest_block * 8 + 1
                 offset_1_ = length - 1 - rest_1
@@ -601,8 +600,8 @@ def sequential_backward_kernel(
                 eta_1_ = tl.load(eta_at + now_1_ * eta_stride1)
                 do_1 = tl.load(do_at + now_1_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_1 = tl.load(
-                    W_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_2 = rest_block * 8 + 2
                 offset_2_ = length - 1 - rest_2
@@ -613,8 +612,8 @@ def sequential_backward_kernel(
                 eta_2_ = tl.load(eta_at + now_2_ * eta_stride1)
                 do_2 = tl.load(do_at + now_2_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_2 = tl.load(
-                    W_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_3 = rest_block * 8 + 3
                 offset_3_ = length - 1 - rest_3
@@ -625,8 +624,8 @@ def sequential_backward_kernel(
                 eta_3_ = tl.load(eta_at + now_3_ * eta_stride1)
                 do_3 = tl.load(do_at + now_3_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_3 = tl.load(
-                    W_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_4 = rest_block * 8 + 4
                 offset_4_ = length - 1 - rest_4
@@ -637,8 +636,8 @@ def sequential_backward_kernel(
                 eta_4_ = tl.load(eta_at + now_4_ * eta_stride1)
                 do_4 = tl.load(do_at + now_4_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_4 = tl.load(
-                    W_states_at + ((room + offset_4_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_4_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_5 = rest_block * 8 + 5
                 offset_5_ = length - 1 - rest_5
@@ -649,8 +648,8 @@ def sequential_backward_kernel(
                 eta_5_ = tl.load(eta_at + now_5_ * eta_stride1)
                 do_5 = tl.load(do_at + now_5_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_5 = tl.load(
-                    W_states_at + ((room + offset_5_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_5_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_6 = rest_block * 8 + 6
                 offset_6_ = length - 1 - rest_6
@@ -661,8 +660,8 @@ def sequential_backward_kernel(
                 eta_6_ = tl.load(eta_at + now_6_ * eta_stride1)
                 do_6 = tl.load(do_at + now_6_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_6 = tl.load(
-                    W_states_at + ((room + offset_6_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_6_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_7 = rest_block * 8 + 7
                 offset_7_ = length - 1 - rest_7
@@ -673,8 +672,8 @@ def sequential_backward_kernel(
                 eta_7_ = tl.load(eta_at + now_7_ * eta_stride1)
                 do_7 = tl.load(do_at + now_7_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_7 = tl.load(
-                    W_states_at + ((room + offset_7_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_7_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 # round 1 of 8
                 x = x_0_.to(tl.float32)
@@ -907,8 +906,8 @@ def sequential_backward_kernel(
                 t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t9 = tl.sum(x * t7, axis=0)
                 tl.store(
-                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t6 - eta * t7, mask=in_n,
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, -eta * t6 - eta * t7,
+                    mask=in_n,
                 )
                 tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -922,8 +921,8 @@ def sequential_backward_kernel(
             eta_prefetched_2 = tl.load(eta_at + now * eta_stride1)
             do_prefetched = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
             W_prefetched = tl.load(
-                W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n,
-                mask=in_m_n, other=0.0,
+                W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                other=0.0,
             )
             for rest in range(length):
                 offset = length - 1 - rest
@@ -956,8 +955,8 @@ def sequential_backward_kernel(
                 t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t9 = tl.sum(x * t7, axis=0)
                 tl.store(
-                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t6 - eta * t7, mask=in_n,
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, -eta * t6 - eta * t7,
+                    mask=in_n,
                 )
                 tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -989,14 +988,13 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
         saved["W"] = like.new_empty((layout.slots * heads, size_m, size_n))
     launch(
         sequential_forward_kernel, (layout.sequences * heads * tiles,),
-        given["x"], given["z"], given["y"], given["eta"], start["W"], saved.get("W"), finals["W"],
-        outputs["o"],
+        given["x"], given["z"], given["y"], given["eta"], start["W"], saved.get("W"), finals["W"], outputs["o"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"]), layout.table, heads,
         heads // max(given["x"].shape[2], 1), heads // max(given["z"].shape[2], 1),
-        heads // max(given["y"].shape[2], 1), heads // max(given["eta"].shape[2], 1), steps,
-        layout.segment, batch * steps,
-        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles,
-        several=several, num_warps=warps_for(block_m * block_n, 128),
+        heads // max(given["y"].shape[2], 1), heads // max(given["eta"].shape[2], 1), steps, layout.segment,
+        batch * steps,
+        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles, several=several,
+        num_warps=warps_for(block_m * block_n, 128),
     )
     return outputs, finals, saved
 
@@ -1026,15 +1024,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     partial_sums["eta"] = like.new_empty((tiles, *(batch, steps, heads)))
     launch(
         sequential_backward_kernel, (layout.sequences * heads * tiles,),
-        given["x"], given["z"], given["y"], given["eta"], incoming_steps["o"], saved["W"],
-        workspace["W"], ends["W"], initial_gradients["W"], partial_sums["x"], partial_sums["z"],
-        gradients["y"], partial_sums["eta"],
-        *strides_of(given["x"], given["z"], given["y"], given["eta"], incoming_steps["o"]),
-        layout.table, heads, heads // max(given["x"].shape[2], 1),
-        heads // max(given["z"].shape[2], 1), heads // max(given["y"].shape[2], 1),
-        heads // max(given["eta"].shape[2], 1), steps, layout.segment, batch * steps,
-        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles,
-        several=several, num_warps=warps_for(max(block_m * block_n, 1)),
+        given["x"], given["z"], given["y"], given["eta"], incoming_steps["o"], saved["W"], workspace["W"], ends["W"],
+        initial_gradients["W"], partial_sums["x"], partial_sums["z"], gradients["y"], partial_sums["eta"],
+        *strides_of(given["x"], given["z"], given["y"], given["eta"], incoming_steps["o"]), layout.table, heads,
+        heads // max(given["x"].shape[2], 1), heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1), heads // max(given["eta"].shape[2], 1), steps, layout.segment,
+        batch * steps,
+        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles, several=several,
+        num_warps=warps_for(max(block_m * block_n, 1)),
     )
     for name, sums in partial_sums.items():
         gradients[name] = sums.sum(0)
@@ -1127,8 +1124,7 @@ def steps_kernel(
     x_at, z_at, y_at, eta_at, W_at, kept_W_at, o_at, rows_at, each_at, counts_at, starts_at,
     x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
-    W_stride0, W_stride1, W_stride2, W_stride3,
-    kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
+    W_stride0, W_stride1, W_stride2, W_stride3, kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
     o_stride0, o_stride1, o_stride2, heads, x_group, z_group, y_group, eta_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1219,8 +1215,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_logistic",
     arguments=(
-        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)), Argument("eta", "input", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)), Argument("y", "input", ("m",)),
+        Argument("eta", "input", ()),
     ),
     states=(("W", ("m", "n")),), outputs=(("o", ("m",)),),
 )
@@ -1233,8 +1229,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("x", "z", "y", "eta"), constants=(), dims=("n", "m"),
-            tiled="m", shared=False, held=(("m", "n"),), smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta"), constants=(), dims=("n", "m"), tiled="m",
+            shared=False, held=(("m", "n"),), smallest=1,
         ),
     ),
     __name__,
@@ -1243,9 +1239,8 @@ OP = Op(
 
 @OP.named
 def gradient_descent_logistic(
-    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -1301,18 +1296,17 @@ def gradient_descent_logistic(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"x": x, "z": z, "y": y, "eta": eta}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_logistic_step(
-    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
-    eta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gradient_descent_logistic, for generation: one launch, no gradient.
 

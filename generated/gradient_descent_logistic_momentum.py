@@ -42,8 +42,8 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import dtype_of
 from chunkform.runtime.torch_form.recurrent import (
-    block_of, computed_in, gradient_like, incoming, is_narrow, layout_of, narrow, segment_length,
-    stacked, strides_of, tile_of, typed_like, warps_for,
+    block_of, computed_in, gradient_like, incoming, is_narrow, layout_of, narrow, segment_length, stacked, strides_of,
+    tile_of, typed_like, warps_for,
 )
 
 
@@ -75,9 +75,8 @@ def torch_forward(given, states, constants, packed=None):
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     sequences = {
-        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1),
-        "y": given["y"].to(dtype).unbind(1), "eta": given["eta"].to(dtype).unbind(1),
-        "mu": given["mu"].to(dtype).exp().unbind(1),
+        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1), "y": given["y"].to(dtype).unbind(1),
+        "eta": given["eta"].to(dtype).unbind(1), "mu": given["mu"].to(dtype).exp().unbind(1),
         "keep": given["keep"].to(dtype).exp().unbind(1),
     }
     segment = segment_length(steps)
@@ -121,9 +120,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     sequences = {
-        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1),
-        "y": given["y"].to(dtype).unbind(1), "eta": given["eta"].to(dtype).unbind(1),
-        "mu": given["mu"].to(dtype).exp().unbind(1),
+        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1), "y": given["y"].to(dtype).unbind(1),
+        "eta": given["eta"].to(dtype).unbind(1), "mu": given["mu"].to(dtype).exp().unbind(1),
         "keep": given["keep"].to(dtype).exp().unbind(1),
     }
     segment = segment_length(steps)
@@ -133,10 +131,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients = {
         "x": given["x"].new_empty((batch, steps, heads, size_n)),
         "z": given["z"].new_empty((batch, steps, heads, size_n)),
-        "y": given["y"].new_empty((batch, steps, heads, size_m)),
-        "eta": given["eta"].new_empty((batch, steps, heads)),
-        "mu": given["mu"].new_empty((batch, steps, heads)),
-        "keep": given["keep"].new_empty((batch, steps, heads)),
+        "y": given["y"].new_empty((batch, steps, heads, size_m)), "eta": given["eta"].new_empty((batch, steps, heads)),
+        "mu": given["mu"].new_empty((batch, steps, heads)), "keep": given["keep"].new_empty((batch, steps, heads)),
     }
     for start in reversed(range(0, steps, segment)):
         stop = min(start + segment, steps)
@@ -204,8 +200,8 @@ def sequential_forward_kernel(
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     mu_stride0, mu_stride1, mu_stride2, keep_stride0, keep_stride1, keep_stride2,
     table_at, heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps, segment, lines,
-    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    tiles: tl.constexpr, several: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr, tiles: tl.constexpr,
+    several: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, from the first step to the last."""
     tile = tl.program_id(0) % tiles
@@ -522,8 +518,8 @@ def sequential_backward_kernel(
     mu_stride0, mu_stride1, mu_stride2, keep_stride0, keep_stride1, keep_stride2,
     do_stride0, do_stride1, do_stride2, do_stride3,
     table_at, heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps, segment, lines,
-    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    tiles: tl.constexpr, several: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr, tiles: tl.constexpr,
+    several: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, segment by segment from the last to the first."""
     tile = tl.program_id(0) % tiles
@@ -726,12 +722,12 @@ def sequential_backward_kernel(
                 keep_0_ = tl.load(keep_at + now_0_ * keep_stride1)
                 do_0 = tl.load(do_at + now_0_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 V_0 = tl.load(
-                    V_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    V_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 W_0 = tl.load(
-                    W_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_1 = rest_block * 4 + 1
                 offset_1_ = length - 1 - rest_1
@@ -744,12 +740,12 @@ def sequential_backward_kernel(
                 keep_1_ = tl.load(keep_at + now_1_ * keep_stride1)
                 do_1 = tl.load(do_at + now_1_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 V_1 = tl.load(
-                    V_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    V_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 W_1 = tl.load(
-                    W_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_2 = rest_block * 4 + 2
                 offset_2_ = length - 1 - rest_2
@@ -762,12 +758,12 @@ def sequential_backward_kernel(
                 keep_2_ = tl.load(keep_at + now_2_ * keep_stride1)
                 do_2 = tl.load(do_at + now_2_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 V_2 = tl.load(
-                    V_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    V_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 W_2 = tl.load(
-                    W_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 rest_3 = rest_block * 4 + 3
                 offset_3_ = length - 1 - rest_3
@@ -780,12 +776,12 @@ def sequential_backward_kernel(
                 keep_3_ = tl.load(keep_at + now_3_ * keep_stride1)
                 do_3 = tl.load(do_at + now_3_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 V_3 = tl.load(
-                    V_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    V_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 W_3 = tl.load(
-                    W_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n, other=0.0,
+                    W_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n,
+                    other=0.0,
                 )
                 # round 1 of 4
                 x = x_0_.to(tl.float32)
@@ -1060,8 +1056,8 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     """(outputs, final states, checkpoints of the states), in recurrent form; no checkpoints unless `needs_backward`."""
     batch, steps = given["x"].shape[:2]
     heads = max(
-        given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2],
-        given["mu"].shape[2], given["keep"].shape[2], 0,
+        given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2], given["mu"].shape[2],
+        given["keep"].shape[2], 0,
     )
     like = given["x"].new_zeros((), dtype=torch.float32)
     size_n = given["x"].shape[-1]
@@ -1085,15 +1081,15 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
         saved["W"] = like.new_empty((layout.slots * heads, size_m, size_n))
     launch(
         sequential_forward_kernel, (layout.sequences * heads * tiles,),
-        given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"], start["V"],
-        saved.get("V"), finals["V"], start["W"], saved.get("W"), finals["W"], outputs["o"],
-        *strides_of(given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"]),
-        layout.table, heads, heads // max(given["x"].shape[2], 1),
-        heads // max(given["z"].shape[2], 1), heads // max(given["y"].shape[2], 1),
-        heads // max(given["eta"].shape[2], 1), heads // max(given["mu"].shape[2], 1),
-        heads // max(given["keep"].shape[2], 1), steps, layout.segment, batch * steps,
-        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles,
-        several=several, num_warps=warps_for(block_m * block_n + block_m * block_n, 128),
+        given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"], start["V"], saved.get("V"),
+        finals["V"], start["W"], saved.get("W"), finals["W"], outputs["o"],
+        *strides_of(given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"]), layout.table, heads,
+        heads // max(given["x"].shape[2], 1), heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1), heads // max(given["eta"].shape[2], 1),
+        heads // max(given["mu"].shape[2], 1), heads // max(given["keep"].shape[2], 1), steps, layout.segment,
+        batch * steps,
+        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles, several=several,
+        num_warps=warps_for(block_m * block_n + block_m * block_n, 128),
     )
     return outputs, finals, saved
 
@@ -1102,8 +1098,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     """(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."""
     batch, steps = given["x"].shape[:2]
     heads = max(
-        given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2],
-        given["mu"].shape[2], given["keep"].shape[2], 0,
+        given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2], given["mu"].shape[2],
+        given["keep"].shape[2], 0,
     )
     like = given["x"].new_zeros((), dtype=torch.float32)
     size_n = given["x"].shape[-1]
@@ -1133,18 +1129,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     partial_sums["keep"] = like.new_empty((tiles, *(batch, steps, heads)))
     launch(
         sequential_backward_kernel, (layout.sequences * heads * tiles,),
-        given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"],
-        incoming_steps["o"], saved["V"], workspace["V"], ends["V"], initial_gradients["V"],
-        saved["W"], workspace["W"], ends["W"], initial_gradients["W"], partial_sums["x"],
-        partial_sums["z"], gradients["y"], partial_sums["eta"], partial_sums["mu"],
-        partial_sums["keep"],
+        given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"], incoming_steps["o"], saved["V"],
+        workspace["V"], ends["V"], initial_gradients["V"], saved["W"], workspace["W"], ends["W"],
+        initial_gradients["W"], partial_sums["x"], partial_sums["z"], gradients["y"], partial_sums["eta"],
+        partial_sums["mu"], partial_sums["keep"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"], incoming_steps["o"]),
-        layout.table, heads, heads // max(given["x"].shape[2], 1),
-        heads // max(given["z"].shape[2], 1), heads // max(given["y"].shape[2], 1),
-        heads // max(given["eta"].shape[2], 1), heads // max(given["mu"].shape[2], 1),
-        heads // max(given["keep"].shape[2], 1), steps, layout.segment, batch * steps,
-        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles,
-        several=several, num_warps=warps_for(max(block_m * block_n, 1)),
+        layout.table, heads, heads // max(given["x"].shape[2], 1), heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1), heads // max(given["eta"].shape[2], 1),
+        heads // max(given["mu"].shape[2], 1), heads // max(given["keep"].shape[2], 1), steps, layout.segment,
+        batch * steps,
+        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles, several=several,
+        num_warps=warps_for(max(block_m * block_n, 1)),
     )
     for name, sums in partial_sums.items():
         gradients[name] = sums.sum(0)
@@ -1178,10 +1173,9 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2,
-    y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1, mu_stride0, mu_stride1,
-    keep_stride0, keep_stride1, V_stride0, V_stride1, next_V_stride0, next_V_stride1,
-    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
+    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1, mu_stride0, mu_stride1, keep_stride0, keep_stride1, V_stride0, V_stride1,
+    next_V_stride0, next_V_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -1259,12 +1253,9 @@ def steps_kernel(
     x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     mu_stride0, mu_stride1, mu_stride2, keep_stride0, keep_stride1, keep_stride2,
-    V_stride0, V_stride1, V_stride2, V_stride3,
-    kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3,
-    W_stride0, W_stride1, W_stride2, W_stride3,
-    kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
+    V_stride0, V_stride1, V_stride2, V_stride3, kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3,
+    W_stride0, W_stride1, W_stride2, W_stride3, kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
+    o_stride0, o_stride1, o_stride2, heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
@@ -1376,9 +1367,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_logistic_momentum",
     arguments=(
-        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)), Argument("eta", "input", ()), Argument("mu", "decay", ()),
-        Argument("keep", "decay", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)), Argument("y", "input", ("m",)),
+        Argument("eta", "input", ()), Argument("mu", "decay", ()), Argument("keep", "decay", ()),
     ),
     states=(("V", ("m", "n")), ("W", ("m", "n"))), outputs=(("o", ("m",)),),
 )
@@ -1391,8 +1381,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "mu", "keep"), constants=(),
-            dims=("n", "m"), tiled="m", shared=False, held=(("m", "n"), ("m", "n")), smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "mu", "keep"), constants=(), dims=("n", "m"),
+            tiled="m", shared=False, held=(("m", "n"), ("m", "n")), smallest=1,
         ),
     ),
     __name__,
@@ -1401,12 +1391,11 @@ OP = Op(
 
 @OP.named
 def gradient_descent_logistic_momentum(
-    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor,
-    log_keep: torch.Tensor,
-    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor, log_keep: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""A linear layer trained by gradient descent on the logistic loss, with momentum and weight decay; minibatches too.
 
@@ -1466,19 +1455,18 @@ def gradient_descent_logistic_momentum(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep},
-        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_logistic_momentum_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, x: torch.Tensor, z: torch.Tensor,
-    y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor, log_keep: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
+    eta: torch.Tensor, log_mu: torch.Tensor, log_keep: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of gradient_descent_logistic_momentum, for generation: one launch, no gradient.
 
@@ -1508,8 +1496,8 @@ def gradient_descent_logistic_momentum_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, inplace, out,
-        state_dtype, backend, deterministic,
+        state, {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, inplace, out, state_dtype, backend,
+        deterministic,
     )
 
 

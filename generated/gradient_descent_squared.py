@@ -76,14 +76,18 @@ from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.triangular import inverse
+from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
+    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+)
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -272,8 +276,8 @@ def torch_forward_states(given, states, constants, exchange):
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (-y, -x * eta[..., None], x), lead, 1,
-        CHUNK, dtype, device, size_n, size_m,
+        _forward_states_1_chunks, _forward_states_1_composed, (-y, -x * eta[..., None], x), lead, 1, CHUNK, dtype,
+        device, size_n, size_m,
     )
     # what enters, of W
     ((W_first,),) = exchange(
@@ -329,8 +333,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     z = steps_first(given["z"], dtype)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (x, -x * eta[..., None], do, z),
-        lead, -1, CHUNK, dtype, device, size_n, size_m,
+        _backward_states_1_chunks, _backward_states_1_composed, (x, -x * eta[..., None], do, z), lead, -1, CHUNK, dtype,
+        device, size_n, size_m,
     )
     # what enters, of dW
     ((dW_last,),) = exchange(
@@ -343,9 +347,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_prologue_1(
     matrix1, x_p, x_b, x_t, x_h, x_g, eta_by_head, matrix2, z_p, z_b, z_t, z_h, z_g,
     T, H, chunks, begins, stops, programs,
-    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -381,13 +384,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    W_first, W_last, W_linear, y_p, y_b, y_t, y_h, y_g, x_p, x_b, x_t, x_h, x_g, matrix1,
-    matrix2, z_p, z_b, z_t, z_h, z_g, write1_out, o_out, eta_by_head,
+    W_first, W_last, W_linear, y_p, y_b, y_t, y_h, y_g, x_p, x_b, x_t, x_h, x_g, matrix1, matrix2,
+    z_p, z_b, z_t, z_h, z_g, write1_out, o_out, eta_by_head,
     T, H, chunks, starts, segments, length,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tiles = tl.cdiv(M, block_m_)
@@ -416,8 +418,8 @@ def forward_sweep_1(
         W_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         if W_linear is not None:
             W_slice += tl.where(column[:, None] == n__slice[None, :], 1.0, 0.0)
@@ -448,13 +450,13 @@ def forward_sweep_1(
         z = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             added = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), added, input_precision="tf32x3")  # ... + x W^T
             z_slice = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             x = x + (x_slice,)
             z = z + (z_slice,)
@@ -489,8 +491,8 @@ def forward_sweep_1(
             if W_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         elif W_last is not None:
             tl.store(
@@ -515,11 +517,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "55cde9aeda730ca9")
+    config = choose(some.dtype, (N, M), "265c6a5c5eab0c7e")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
+    if not needs_backward and segments == 1 and exchange is None and may_join(config, N, x, z, y):
+        return triton_forward_joined(given, states, constants, packed, finals)
     eta_by_head = by_head(eta, H)
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -528,28 +532,26 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix1, x, *strides(x, H), eta_by_head, matrix2, z, *strides(z, H),
         *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         W_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
         W_linear = some.new_empty((B * segments, H, N, N), dtype=torch.float32)
         sweep = config.sweep(
-            M, config.padded(N) * x.element_size(),
-            config.chunk * matrix1.element_size() + eta_by_head.element_size(), y.element_size(),
-            elements=True, programs=config.crowd(config.padded(N)),
+            M, config.padded(N) * x.element_size(), config.chunk * matrix1.element_size() + eta_by_head.element_size(),
+            y.element_size(), elements=True, programs=config.crowd(config.padded(N)),
         )
         for _, ends, linear in by_launch(W_ends, W_linear, sweep.programs):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(M, sweep.tile) * (ends is not None) + cdiv(N, sweep.tile) * (linear is not None)),),
-                None, ends, linear, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2,
-                z, *strides(z, H), None, None, eta_by_head,
+                None, ends, linear, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2, z, *strides(z, H), None, None,
+                eta_by_head,
                 *layout.swept, segments, layout.length(segments),
-                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         if exchange is not None:  # other segments of the sequence are elsewhere
             W_coming = exchange.begin(
@@ -566,18 +568,17 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
     sweep = config.sweep(
         M, config.padded(N) * (x.element_size() + z.element_size()),
-        config.chunk * (matrix1.element_size() + matrix2.element_size()) + eta_by_head.element_size(),
-        y.element_size(), elements=True,
+        config.chunk * (matrix1.element_size() + matrix2.element_size()) + eta_by_head.element_size(), y.element_size(),
+        elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        W_starts, W_last, None, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2,
-        z, *strides(z, H), write1, o, eta_by_head,
+        W_starts, W_last, None, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2, z, *strides(z, H), write1, o,
+        eta_by_head,
         *layout.swept, segments, layout.length(segments),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -599,9 +600,9 @@ def backward_prologue_1(
     matrix2, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix1, eta_by_head, matrix3,
     do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix4,
     T, H, chunks, begins, stops, programs,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -641,8 +642,8 @@ def backward_prologue_1(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
@@ -657,12 +658,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
-    eta_by_head, dy_out, z_p, z_b, z_t, z_h, z_g,
+    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, eta_by_head, dy_out,
+    z_p, z_b, z_t, z_h, z_g,
     T, H, chunks, starts, segments, length,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -683,8 +684,8 @@ def backward_sweep_1(
         dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
-                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         dW = dW + (dW_slice,)
         n_ = n_ + (n__slice,)
@@ -706,8 +707,8 @@ def backward_sweep_1(
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             x_dW = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dW, input_precision="tf32x3")  # x dW^T
             x = x + (x_slice,)
@@ -727,8 +728,8 @@ def backward_sweep_1(
                 (-eta[None, :] * write).to(DT), x[n_n_].to(DT), dW[n_n_], input_precision="tf32x3"
             )  # ... + -write^T diag(eta) x
             z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             dW_after2 = tl.dot(do.to(DT), z.to(DT), dW_after, input_precision="tf32x3")  # ... + do^T z
             dW_slice2 = dW_after2  # (29) dW + do^T z - write^T diag(eta) x
@@ -739,8 +740,8 @@ def backward_sweep_1(
             if dW_last is not None:
                 if segment == 0:
                     tl.store(
-                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], dW[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
@@ -751,12 +752,10 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix5, dy_p, dy_b, dy_t, dy_h, dy_g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    matrix6, eta_by_head,
+    matrix5, dy_p, dy_b, dy_t, dy_h, dy_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix6, eta_by_head,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -778,8 +777,8 @@ def backward_prologue_2(
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         dy_write1 = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
         tl.store(
@@ -795,15 +794,13 @@ def backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dW_first, x_p, x_b, x_t, x_h, x_g, matrix5,
-    write1_p, write1_b, write1_t, write1_h, write1_g, z_p, z_b, z_t, z_h, z_g, matrix3,
-    eta_by_head, dx_1_out, deta_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dW_first, x_p, x_b, x_t, x_h, x_g, matrix5, write1_p, write1_b, write1_t, write1_h, write1_g,
+    z_p, z_b, z_t, z_h, z_g, matrix3, eta_by_head, dx_1_out, deta_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
     do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -824,8 +821,8 @@ def backward_sweep_2(
         dW_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
-                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         dW = dW + (dW_slice,)
         m_ = m_ + (m__slice,)
@@ -864,13 +861,13 @@ def backward_sweep_2(
             )
             read = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), read, input_precision="tf32x3")  # ... + write1 dW
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dy_x = tl.dot(x.to(DT), dy.to(DT), input_precision="tf32x3")  # dy^T x
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dW_after = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-dy_x)), input_precision="tf32x3")  # ... + do^T z
             dW_slice2 = dW_after  # (29) dW + do^T z - dy^T x
@@ -901,13 +898,12 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     W_first, W_last, x_p, x_b, x_t, x_h, x_g, matrix4, do_p, do_b, do_t, do_h, do_g, matrix6,
-    dy_p, dy_b, dy_t, dy_h, dy_g, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g, dx_out, dz_out,
-    eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g, dx_out, dz_out, eta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -928,8 +924,8 @@ def backward_sweep_3(
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         W = W + (W_slice,)
         m_ = m_ + (m__slice,)
@@ -973,13 +969,13 @@ def backward_sweep_3(
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dz = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), dz, input_precision="tf32x3")  # ... + do W
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             read = tl.dot(W[n_m_].to(DT), tl.trans(dy.to(DT)), read, input_precision="tf32x3")  # ... + dy W
             write1 = tl.load(
@@ -998,8 +994,8 @@ def backward_sweep_3(
             )  # (31) dz
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-read) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
+                dx_out + step * N + i[None, :] * (H * N) + n_[:, None], ((-read) + dx_1_each.to(tl.float32)),
+                mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if W_last is not None:
@@ -1020,7 +1016,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "55cde9aeda730ca9")
+    config = choose(some.dtype, (N, M), "265c6a5c5eab0c7e")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1038,13 +1034,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix2, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head, matrix3,
-        do, *strides(do, H), write1, *strides(write1, H), matrix4,
+        matrix2, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head, matrix3, do, *strides(do, H),
+        write1, *strides(write1, H), matrix4,
         *layout.at_once, layout.programs,
         N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         dW_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
@@ -1056,13 +1052,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-            None, dW_ends, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head, None,
-            z, *strides(z, H),
+            None, dW_ends, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head, None, z, *strides(z, H),
             *layout.swept, segments, layout.length(segments),
-            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -1083,13 +1077,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        dW_starts, dW_last, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head,
-        dy, z, *strides(z, H),
+        dW_starts, dW_last, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head, dy,
+        z, *strides(z, H),
         *layout.swept, segments, layout.length(segments),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "x", "z"}:
@@ -1101,8 +1094,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *layout.at_once, layout.programs,
             M=M, block_m_=config.padded(M), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (dy.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
@@ -1116,13 +1109,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-            dW_starts, x, *strides(x, H), matrix5, write1, *strides(write1, H), z, *strides(z, H),
-            matrix3, eta_by_head, dx_1, deta_1, dy, *strides(dy, H), do, *strides(do, H),
+            dW_starts, x, *strides(x, H), matrix5, write1, *strides(write1, H), z, *strides(z, H), matrix3, eta_by_head,
+            dx_1, deta_1, dy, *strides(dy, H), do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"x", "z"}:
@@ -1142,8 +1134,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ),
             (
                 config.padded(M) * (do.element_size() + write1.element_size()),
-                config.chunk * matrix4.element_size() + eta_by_head.element_size(),
-                x.element_size(),
+                config.chunk * matrix4.element_size() + eta_by_head.element_size(), x.element_size(),
             ),
             (
                 config.padded(M) * (dy.element_size() + write1.element_size()),
@@ -1154,14 +1145,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ):
             launch(
                 backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-                W_starts, W_last if keeps else None, x, *strides(x, H), matrix4, do, *strides(do, H),
-                matrix6, dy, *strides(dy, H), dx_1, *strides(dx_1, H), dx, dz, eta_by_head,
-                write1, *strides(write1, H),
+                W_starts, W_last if keeps else None, x, *strides(x, H), matrix4, do, *strides(do, H), matrix6,
+                dy, *strides(dy, H), dx_1, *strides(dx_1, H), dx, dz, eta_by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),
-                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     W_last = dx_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}
@@ -1180,6 +1169,270 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         initial["W"] = dW_last
     dW_last = None
     return gradients, initial
+
+
+@gluon.jit
+def forward_joined_consumer(
+    W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    y_ring, x_ring, prepared_ready, prepared_empty, solved_ring, matrix2_ring, eta_ring, z_ring, o_out_tile,
+    N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_m_, block_n_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_m_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, block_n_, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    o_out_tile_tiles = tma.make_tensor_descriptor(
+        o_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_], swizzled(block_m_, o_out.dtype.element_ty)
+    )
+    W_2 = (
+        gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+        + gl.load(
+            W_first
+            + sh * M * N
+            + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+            + gl.arange(0, block_n_, layout=tile1_columns)[None, :],
+            mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+            & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :], other=0.0,
+        )
+        if W_first is not None
+        else gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+    )
+    W_2_operand = gl.convert_layout(W_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            y_each = y_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            added = -y_each.to(gl.float32)
+            added_2 = warpgroup_mma(
+                W_2_operand, x_ring.index(stage).slice(within * C, C).permute((1, 0)), added, is_async=True
+            )  # ... + x W^T
+            added_2 = warpgroup_mma_wait(0, deps=(added_2,))
+            write_left_made = added_2.to(DT)
+            write_left = gl.convert_layout(write_left_made, left2)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            write = begun(
+                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix1 added
+            write = warpgroup_mma_wait(0, deps=(write,))
+            matrix2_write_left_made = write.to(DT)
+            matrix2_write_left = gl.convert_layout(matrix2_write_left_made, left2)
+            matrix2_write = begun(
+                matrix2_write_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix2 write
+            W_after_left_made = (-eta_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write).to(
+                DT
+            )
+            W_after_left = gl.convert_layout(W_after_left_made, left3)
+            W_after = warpgroup_mma(
+                W_after_left, x_ring.index(stage).slice(within * C, C), W_2, is_async=True
+            )  # ... + -write^T diag(eta) x
+            matrix2_write = warpgroup_mma_wait(1, deps=(matrix2_write,))
+            o = -matrix2_write
+            o_2 = warpgroup_mma(
+                W_2_operand, z_ring.index(stage).slice(within * C, C).permute((1, 0)), o, is_async=True
+            )  # ... + z W^T
+            W_after = warpgroup_mma_wait(1, deps=(W_after,))
+            o_2 = warpgroup_mma_wait(0, deps=(o_2,))
+            fence_async_shared()
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            W_2 = W_after
+            W_2_operand = gl.convert_layout(W_2.to(DT), left1)
+            tma.store_wait(0)
+            o_out_tile.permute((1, 0)).store(o_2.to(o_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], o_out_tile)
+    if W_last is not None:
+        if segment == segments - 1:
+            gl.store(
+                W_last
+                + (sh // H // segments * H + h) * M * N
+                + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+                + gl.arange(0, block_n_, layout=tile1_columns)[None, :], W_2,
+                mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+                & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_joined_preparer(
+    count, chunk_ready, chunk_empty, x_ring, z_ring, eta_ring, prepared_ready, prepared_empty, matrix2_ring,
+    solved_places, solved_ring, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        x_x = begun(x_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # x x^T
+        z_x = begun(z_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # z x^T
+        x_x = warpgroup_mma_wait(1, deps=(x_x,))
+        x_x_moved = on_diagonal(x_x, TOGETHER, blocks1)
+        system = -eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            x_x_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )
+        z_x = warpgroup_mma_wait(0, deps=(z_x,))
+        z_x_moved = on_diagonal(z_x, TOGETHER, blocks1)
+        matrix2 = eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+            * z_x_moved
+        )  # ([i >= j] . (z x^T)) diag(eta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def forward_joined_loader(
+    y_t, x_t, z_t, eta_by_head, T, tile, begin, stop, bh, count, y_p_2, x_p_2, z_p_2, chunk_ready, chunk_empty, x_ring,
+    y_ring, z_ring, eta_ring, N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, N], [x_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    y_tiles = tma.make_tensor_descriptor(y_p_2, [stop, M], [y_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT))
+    z_tiles = tma.make_tensor_descriptor(z_p_2, [stop, N], [z_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        eta = gl.load(
+            eta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, x_tiles.block_type.nbytes + y_tiles.block_type.nbytes + z_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), 0], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(y_tiles, [t0.to(gl.int32), tile * block_m_], ready, y_ring.index(stage))
+        tma.async_copy_global_to_shared(z_tiles, [t0.to(gl.int32), 0], ready, z_ring.index(stage))
+        eta_ring.index(stage).store(eta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def forward_joined_roles(
+    W_first, W_last, y_p, y_b, y_t, y_h, y_g, x_p, x_b, x_t, x_h, x_g, z_p, z_b, z_t, z_h, z_g, o_out, eta_by_head,
+    T, H, chunks, starts, segments, length,
+    N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of W. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(M, block_m_)
+    sh = (gl.program_id(0) // gl.cdiv(M, block_m_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    y_p_2 = y_p + (b * y_b + h // y_g * y_h)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    z_p_2 = z_p + (b * z_b + h // z_g * z_h)
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    y_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    o_out_tile = room(o_out.dtype.element_ty, C, block_m_)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (forward_joined_consumer, (
+                W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+                y_ring, x_ring, prepared_ready, prepared_empty, solved_ring, matrix2_ring, eta_ring, z_ring, o_out_tile, N, M,
+                block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (forward_joined_preparer, (
+                count, chunk_ready, chunk_empty, x_ring, z_ring, eta_ring, prepared_ready, prepared_empty, matrix2_ring,
+                solved_places, solved_ring, WARPS, STAGES, C, LEVELS, DT, TOGETHER,
+            )),
+            (forward_joined_loader, (
+                y_t, x_t, z_t, eta_by_head, T, tile, begin, stop, bh, count, y_p_2, x_p_2, z_p_2, chunk_ready, chunk_empty,
+                x_ring, y_ring, z_ring, eta_ring, N, M, block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_forward_joined(given, states, constants, packed=None, finals=True):
+    """Outputs and last states, by a kernel that makes all of them."""
+    x = steps(given["x"])
+    z = steps(given["z"])
+    y = steps(given["y"])
+    eta = steps(given["eta"])
+    some = x
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
+    N = x.shape[-1]
+    M = y.shape[-1]
+    config = choose(some.dtype, (N, M), "265c6a5c5eab0c7e")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    W_first = whole(states.get("W"))
+    W_starts = W_first
+    eta_by_head = by_head(eta, H)
+    o = some.new_empty((B, T, H, M), dtype=some.dtype)
+    W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
+        M, config.padded(N) * (x.element_size() + z.element_size()), eta_by_head.element_size(), y.element_size()
+    )
+    launch_joined(
+        config, forward_joined_roles, ("N", "block_n_", "M", "block_m_"),
+        (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+        W_starts, W_last, y, *strides(y, H), x, *strides(x, H), z, *strides(z, H), o, eta_by_head,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    saved = {}
+    return {"o": o}, {"W": W_last}, saved
 
 
 def torch_step(given, states, constants, outputs, following):
@@ -1267,8 +1520,7 @@ def steps_kernel(
     x_at, z_at, y_at, eta_at, W_at, kept_W_at, o_at, rows_at, each_at, counts_at, starts_at,
     x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
-    W_stride0, W_stride1, W_stride2, W_stride3,
-    kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
+    W_stride0, W_stride1, W_stride2, W_stride3, kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
     o_stride0, o_stride1, o_stride2, heads, x_group, z_group, y_group, eta_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1359,8 +1611,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_squared",
     arguments=(
-        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)), Argument("eta", "input", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)), Argument("y", "input", ("m",)),
+        Argument("eta", "input", ()),
     ),
     states=(("W", ("m", "n")),), outputs=(("o", ("m",)),),
 )
@@ -1368,9 +1620,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1381,8 +1632,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("x", "z", "y", "eta"), constants=(), dims=("n", "m"),
-            tiled="m", shared=False, held=(("m", "n"),), smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta"), constants=(), dims=("n", "m"), tiled="m",
+            shared=False, held=(("m", "n"),), smallest=1,
         ),
     ),
     __name__,
@@ -1391,9 +1642,8 @@ OP = Op(
 
 @OP.named
 def gradient_descent_squared(
-    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -1449,18 +1699,17 @@ def gradient_descent_squared(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"x": x, "z": z, "y": y, "eta": eta}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_squared_step(
-    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
-    eta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gradient_descent_squared, for generation: one launch, no gradient.
 

@@ -118,8 +118,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.coupled_states import TransitionMatrices
 from chunkform.runtime.torch_form.decays import triangular_inverse
@@ -177,8 +177,7 @@ def _forward_sweep_1(mu, keep, x, x_, x2, x3, z, V, W, lead, size, dtype, device
     prod15 = z @ W_0.mT
     t3 = prod12 + prod9 * transition6[..., :, None] + prod14 + transition5[..., :, None] * prod15
     return (
-        from_chunks(prod5, lead, 1),
-        from_chunks((prod9 * transition11[..., :, None] + prod11), lead, 1),
+        from_chunks(prod5, lead, 1), from_chunks((prod9 * transition11[..., :, None] + prod11), lead, 1),
         from_chunks(t3, lead, 1), V, W,
     )
 
@@ -205,8 +204,8 @@ def torch_forward(given, states, constants, packed=None):
     # (42) y_2: V_t z_t
     # (43) y_3: W_{t-1} z_t
     error, y_2, y_3, V_last, W_last = in_segments(
-        _forward_sweep_1, (mu, keep, -eta * mu, x, -x * eta[..., None], -y, z), (V_first, W_first),
-        lead, 1, CHUNK, dtype, device,
+        _forward_sweep_1, (mu, keep, -eta * mu, x, -x * eta[..., None], -y, z), (V_first, W_first), lead, 1, CHUNK,
+        dtype, device,
     )
     return (
         {"o": from_steps((y_3 * keep[..., None] - y_2 * eta[..., None]), lead, 1, given["x"].dtype)},
@@ -330,8 +329,7 @@ def _backward_sweep_2(mu, x, keep, do, x2, x3, x_, x4, x5, dV, dW, lead, size, d
     prod22 = (prod11 * transition3) @ prod12
     return (
         from_chunks(prod12, lead, 1), from_chunks((t6 + t7 + prod6 + prod20 + prod9), lead, 1),
-        from_chunks((prod21 + prod22 + prod19 * transition7[..., :, None]), lead, 1), dV_C, dW_C,
-        dV, dW,
+        from_chunks((prod21 + prod22 + prod19 * transition7[..., :, None]), lead, 1), dV_C, dW_C, dV, dW,
     )
 
 
@@ -387,8 +385,7 @@ def _backward_sweep_3(mu, x, keep, x2, do, x3, p, x_, error, dV, dW, lead, size,
     prod7 = error @ dV_C
     t3 = prod6 * transition7[..., :, None] + prod7 * transition8[..., :, None] + prod9 + prod11 + prod12
     return (
-        from_chunks(t3, lead, 1),
-        from_chunks((prod13 + prod14 + prod6 * transition12[..., :, None]), lead, 1), dV, dW,
+        from_chunks(t3, lead, 1), from_chunks((prod13 + prod14 + prod6 * transition12[..., :, None]), lead, 1), dV, dW,
     )
 
 
@@ -561,8 +558,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     z = steps_first(given["z"], dtype)
     # (46) y: V_{t-1} z_t
     y, V_0, W_0, V_end, W_end = in_segments(
-        _backward_sweep_1, (mu, keep, -eta * mu, error, x, -x * eta[..., None], z),
-        (V_first, W_first), lead, 1, CHUNK, dtype, device,
+        _backward_sweep_1, (mu, keep, -eta * mu, error, x, -x * eta[..., None], z), (V_first, W_first), lead, 1, CHUNK,
+        dtype, device,
     )
     t17 = -eta * mu
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
@@ -584,15 +581,15 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (53) y_4: dV_t^+^T error_t
     # (54) y_5: dW_t^+^T error_t
     y_4, y_5, dV_first, dW_first = in_segments(
-        _backward_sweep_3, (mu, t17, keep, t25, do, t26, p, x, error), (dV_last, dW_last), lead, -1,
-        CHUNK, dtype, device,
+        _backward_sweep_3, (mu, t17, keep, t25, do, t26, p, x, error), (dV_last, dW_last), lead, -1, CHUNK, dtype,
+        device,
     )
     # paired_V_dW: <V_{t-1}, dW_t^+>
     # paired_V_dV: <V_{t-1}, dV_t^+>
     # paired_W_dW: <W_{t-1}, dW_t^+>
     (paired_V_dW, paired_V_dV, paired_W_dW) = from_boundaries(
-        _backward_state_adjoint_4, (mu, keep, t17, do, z, x, p, error, -eta),
-        (V_0, W_0, dV_C, dW_C), lead, CHUNK, dtype, device,
+        _backward_state_adjoint_4, (mu, keep, t17, do, z, x, p, error, -eta), (V_0, W_0, dV_C, dW_C), lead, CHUNK,
+        dtype, device,
     )
     # (55) y_6: V_t^T do_t
     # (56) y_7: W_{t-1}^T p_t
@@ -704,16 +701,15 @@ def torch_forward_states(given, states, constants, exchange):
     eta = steps_first(given["eta"], dtype)
     x = steps_first(given["x"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
-        (-y, mu, keep, -eta * mu, x, -x * eta[..., None]), lead, 1, CHUNK, dtype, device, size_n,
-        size_m,
+        _forward_states_1_chunks, _forward_states_1_composed, (-y, mu, keep, -eta * mu, x, -x * eta[..., None]), lead,
+        1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of V, W
     ((V_first, W_first),) = exchange(
         (
             Segment(
-                ("V", "W"), _forward_states_1_composed, _forward_states_1_applied, map_3[:4],
-                map_3[4:], (V_first, W_first),
+                ("V", "W"), _forward_states_1_composed, _forward_states_1_applied, map_3[:4], map_3[4:],
+                (V_first, W_first),
             ),
         )
     )
@@ -820,8 +816,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
         (
-            -eta[..., None] * t10[..., None] * do, mu, -eta * mu, keep, x, -x * eta[..., None], do,
-            z * keep[..., None], -z * eta[..., None] * mu[..., None],
+            -eta[..., None] * t10[..., None] * do, mu, -eta * mu, keep, x, -x * eta[..., None], do, z * keep[..., None],
+            -z * eta[..., None] * mu[..., None],
         ),
         lead, -1, CHUNK, dtype, device, size_n, size_m,
     )
@@ -829,8 +825,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     ((dV_last, dW_last),) = exchange(
         (
             Segment(
-                ("V", "W"), _backward_states_1_composed, _backward_states_1_applied, map_3[:4],
-                map_3[4:], (dV_last, dW_last),
+                ("V", "W"), _backward_states_1_composed, _backward_states_1_applied, map_3[:4], map_3[4:],
+                (dV_last, dW_last),
             ),
         )
     )
@@ -840,9 +836,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
-    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight2_out, weight1_out, matrix5_out,
-    matrix6_out, weight3_out, matrix7_out, weight4_out, weight7_out, weight8_out, weight6_out,
-    weight5_out,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight2_out, weight1_out, matrix5_out, matrix6_out, weight3_out,
+    matrix7_out, weight4_out, weight7_out, weight8_out, weight6_out, weight5_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -951,12 +946,11 @@ def forward_per_step_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    matrix1, x_p, x_b, x_t, x_h, x_g, matrix5, matrix6, eta_by_head, matrix2, matrix7,
-    z_p, z_b, z_t, z_h, z_g, matrix4, matrix3,
+    matrix1, x_p, x_b, x_t, x_h, x_g, matrix5, matrix6, eta_by_head, matrix2, matrix7, z_p, z_b, z_t, z_h, z_g,
+    matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
-    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1001,14 +995,13 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    V_first, V_last, W_first, W_last, x_p, x_b, x_t, x_h, x_g, weight1, y_p, y_b, y_t, y_h, y_g,
-    weight2, matrix1, z_p, z_b, z_t, z_h, z_g, weight3, matrix2, matrix3, matrix4, eta_by_head,
-    write1_out, keep_by_head, o_out, weight4, weight5, weight6, weight7, weight8,
+    V_first, V_last, W_first, W_last, x_p, x_b, x_t, x_h, x_g, weight1, y_p, y_b, y_t, y_h, y_g, weight2, matrix1,
+    z_p, z_b, z_t, z_h, z_g, weight3, matrix2, matrix3, matrix4, eta_by_head, write1_out, keep_by_head, o_out,
+    weight4, weight5, weight6, weight7, weight8,
     T, H, chunks, starts, segments, length,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -1030,14 +1023,14 @@ def forward_sweep_1(
         V_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                V_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         W_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -1073,14 +1066,14 @@ def forward_sweep_1(
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             x_V = tl.dot(V[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_V, input_precision="tf32x3")  # x V^T
             x_W = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_W, input_precision="tf32x3")  # x W^T
             z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             z_V = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), z_V, input_precision="tf32x3")  # z V^T
             z_W = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), z_W, input_precision="tf32x3")  # z W^T
@@ -1117,8 +1110,7 @@ def forward_sweep_1(
                 )
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                ((keep[None, :] * read2) + (-eta[None, :] * read)),
-                mask=m__ok[:, None] & i_ok[None, :],
+                ((keep[None, :] * read2) + (-eta[None, :] * read)), mask=m__ok[:, None] & i_ok[None, :],
             )  # o
         V_next2 = ()
         W_next2 = ()
@@ -1147,8 +1139,8 @@ def forward_sweep_1(
             if V_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        V_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        V[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        V_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], V[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
@@ -1159,8 +1151,8 @@ def forward_sweep_1(
             if W_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
@@ -1223,9 +1215,8 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     weight5 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
         forward_transitions_1, (layout.programs,),
-        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
-        weight2, weight1, matrix5, matrix6, weight3, matrix7, weight4, weight7, weight8, weight6,
-        weight5,
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H), weight2, weight1,
+        matrix5, matrix6, weight3, matrix7, weight4, weight7, weight8, weight6, weight5,
         *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
@@ -1237,13 +1228,13 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         forward_prologue_1, (config.queues(layout.programs),),
-        matrix1, x, *strides(x, H), matrix5, matrix6, eta_by_head, matrix2, matrix7,
-        z, *strides(z, H), matrix4, matrix3,
+        matrix1, x, *strides(x, H), matrix5, matrix6, eta_by_head, matrix2, matrix7, z, *strides(z, H), matrix4,
+        matrix3,
         *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     matrix5 = matrix6 = matrix7 = None
     keep_by_head = by_head(keep, H)
@@ -1269,14 +1260,13 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        V_starts, V_last, W_starts, W_last, x, *strides(x, H), weight1, y, *strides(y, H), weight2,
-        matrix1, z, *strides(z, H), weight3, matrix2, matrix3, matrix4, eta_by_head, write1,
-        keep_by_head, o, weight4, weight5, weight6, weight7, weight8,
+        V_starts, V_last, W_starts, W_last, x, *strides(x, H), weight1, y, *strides(y, H), weight2, matrix1,
+        z, *strides(z, H), weight3, matrix2, matrix3, matrix4, eta_by_head, write1, keep_by_head, o, weight4, weight5,
+        weight6, weight7, weight8,
         *layout.swept, segments, layout.length(segments),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         enable_fp_fusion=not config.exact,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = (
@@ -1294,9 +1284,8 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
-    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix14_out, weight1_out, weight2_out,
-    weight3_out, weight5_out, weight4_out, weight6_out, weight7_out, matrix18_out, matrix20_out,
-    weight8_out, weight9_out, matrix19_out,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix14_out, weight1_out, weight2_out, weight3_out, weight5_out,
+    weight4_out, weight6_out, weight7_out, matrix18_out, matrix20_out, weight8_out, weight9_out, matrix19_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -1408,9 +1397,8 @@ def backward_per_step_3(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_2(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
-    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix16_out, weight10_out, weight11_out,
-    matrix15_out, weight12_out, matrix17_out, weight13_out, weight16_out, weight17_out,
-    weight14_out, weight18_out, weight15_out,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix16_out, weight10_out, weight11_out, matrix15_out,
+    weight12_out, matrix17_out, weight13_out, weight16_out, weight17_out, weight14_out, weight18_out, weight15_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -1520,15 +1508,14 @@ def backward_per_step_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix1, matrix14, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix2, mu_by_head,
-    eta_by_head, matrix15, matrix3, matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6,
-    matrix7, matrix8, write1_p, write1_b, write1_t, write1_h, write1_g,
-    do_p, do_b, do_t, do_h, do_g, matrix9, matrix10, matrix11, matrix18, matrix12, matrix19,
-    matrix13, matrix20,
+    matrix1, matrix14, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix2, mu_by_head, eta_by_head, matrix15,
+    matrix3, matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6, matrix7, matrix8,
+    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g, matrix9, matrix10, matrix11,
+    matrix18, matrix12, matrix19, matrix13, matrix20,
     T, H, chunks, begins, stops, programs,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1592,8 +1579,8 @@ def backward_prologue_1(
             matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (matrix16_tile.to(tl.float32) * x_x)
         )  # (x x^T) . matrix16
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
@@ -1629,15 +1616,14 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    V_first, V_last, W_first, W_last, V_checkpoints, W_checkpoints, z_p, z_b, z_t, z_h, z_g,
-    weight1, write1_p, write1_b, write1_t, write1_h, write1_g, matrix1,
-    do_p, do_b, do_t, do_h, do_g, eta_by_head, mu_by_head, deta_0_out, dlog_mu_0_out, weight2,
-    weight3, x_p, x_b, x_t, x_h, x_g, weight4, weight5, weight6, weight7,
+    V_first, V_last, W_first, W_last, V_checkpoints, W_checkpoints, z_p, z_b, z_t, z_h, z_g, weight1,
+    write1_p, write1_b, write1_t, write1_h, write1_g, matrix1, do_p, do_b, do_t, do_h, do_g, eta_by_head,
+    mu_by_head, deta_0_out, dlog_mu_0_out, weight2, weight3, x_p, x_b, x_t, x_h, x_g, weight4, weight5, weight6,
+    weight7,
     T, H, chunks, starts, segments, length, blocks,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -1659,14 +1645,14 @@ def backward_sweep_1(
         V_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                V_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         W_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -1703,8 +1689,8 @@ def backward_sweep_1(
         weight7_each = tl.load(weight7 + at + i, mask=i_ok, other=0.0)
         z_V = tl.zeros([block_m_, C], tl.float32)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[None, :] * write1_t + m_[:, None],
-            mask=m__ok[:, None] & i_ok[None, :], other=0.0,
+            write1_p + t0 * write1_t + i[None, :] * write1_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :],
+            other=0.0,
         )
         write1_each = (
             tl.dot(write1.to(DT), identity)
@@ -1731,17 +1717,17 @@ def backward_sweep_1(
                         + n_[n_n_][None, :], W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
             z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             z_V = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), z_V, input_precision="tf32x3")  # z V^T
             x = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             V_after = tl.dot(
-                (weight3_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
-                (weight2_whole * V[n_n_]), input_precision="tf32x3",
+                (weight3_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT), (weight2_whole * V[n_n_]),
+                input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
             W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
@@ -1809,9 +1795,8 @@ def backward_sweep_1(
 def backward_prologue_2(
     matrix21, matrix16, eta_by_head, x_p, x_b, x_t, x_h, x_g, matrix17,
     T, H, chunks, begins, stops, programs,
-    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1855,12 +1840,12 @@ def backward_per_step_7(
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
     z = tl.load(
-        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
+        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + n_[None, :], mask=i_ok[:, None] & n__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + n_[None, :], mask=i_ok[:, None] & n__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     x_z = tl.sum(x * z, axis=1)
     tl.store(ahead1_out + at, x_z, mask=i_ok)
@@ -1868,16 +1853,14 @@ def backward_per_step_7(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dV_first, dV_last, dW_first, dW_last, dV_checkpoints, dW_checkpoints,
-    do_p, do_b, do_t, do_h, do_g, eta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    x_p, x_b, x_t, x_h, x_g, weight12, matrix2, matrix3, weight11, weight10, matrix4, matrix21,
-    matrix5, matrix6, matrix7, write2_out, read1_out, dy_1_out, weight13, weight14, mu_by_head,
-    weight17, z_p, z_b, z_t, z_h, z_g, weight16, keep_by_head, weight15, weight18,
+    dV_first, dV_last, dW_first, dW_last, dV_checkpoints, dW_checkpoints, do_p, do_b, do_t, do_h, do_g, eta_by_head,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, x_p, x_b, x_t, x_h, x_g, weight12, matrix2, matrix3, weight11,
+    weight10, matrix4, matrix21, matrix5, matrix6, matrix7, write2_out, read1_out, dy_1_out, weight13, weight14,
+    mu_by_head, weight17, z_p, z_b, z_t, z_h, z_g, weight16, keep_by_head, weight15, weight18,
     T, H, chunks, starts, segments, length, blocks,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dV, dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -1899,14 +1882,14 @@ def backward_sweep_2(
         dV_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if dV_first is not None:
             dV_slice += tl.load(
-                dV_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                dV_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
-                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         dV = dV + (dV_slice,)
         dW = dW + (dW_slice,)
@@ -1967,19 +1950,18 @@ def backward_sweep_2(
                         + n_[n_n_][None, :], dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
             x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             x_dW = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dW, input_precision="tf32x3")  # x dW^T
             x_dV = tl.dot(dV[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dV, input_precision="tf32x3")  # x dV^T
             z_slice = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             dV_after_slice = tl.dot(
-                (-(eta * mu * weight17_each)[None, :] * do_each.to(tl.float32)).to(DT),
-                z_slice.to(DT), ((weight13_whole * dW[n_n_]) + (weight14_whole * dV[n_n_])),
-                input_precision="tf32x3",
+                (-(eta * mu * weight17_each)[None, :] * do_each.to(tl.float32)).to(DT), z_slice.to(DT),
+                ((weight13_whole * dW[n_n_]) + (weight14_whole * dV[n_n_])), input_precision="tf32x3",
             )  # ... + -do^T diag(mu . eta . weight17) z
             dV_after = dV_after + (dV_after_slice,)
             x = x + (x_slice,)
@@ -2039,8 +2021,8 @@ def backward_sweep_2(
                 (weight16_each[None, :] * write2).to(DT), x[n_n_].to(DT), dV_after[n_n_], input_precision="tf32x3"
             )  # ... + write2^T diag(weight16) x
             dV_after3 = tl.dot(
-                ((weight16_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
-                dV_after2, input_precision="tf32x3",
+                ((weight16_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT), dV_after2,
+                input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight16) z
             dW_after = tl.dot(
                 ((weight18_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
@@ -2062,8 +2044,8 @@ def backward_sweep_2(
             if dV_last is not None:
                 if segment == 0:
                     tl.store(
-                        dV_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dV[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dV_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], dV[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
@@ -2074,8 +2056,8 @@ def backward_sweep_2(
             if dW_last is not None:
                 if segment == 0:
                     tl.store(
-                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], dW[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
@@ -2087,12 +2069,11 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_3(
     matrix22, matrix17, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, matrix23, matrix16, matrix24, matrix19,
-    eta_by_head, matrix25, matrix20,
+    write2_p, write2_b, write2_t, write2_h, write2_g, matrix23, matrix16, matrix24, matrix19, eta_by_head, matrix25,
+    matrix20,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2114,12 +2095,12 @@ def backward_prologue_3(
         write2_p = write2_p_all + b * write2_b + h // write2_g * write2_h
         matrix17_tile = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
         tl.store(
@@ -2148,15 +2129,14 @@ def backward_prologue_3(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dV_first, dW_first, write1_p, write1_b, write1_t, write1_h, write1_g, weight10, weight11,
-    z_p, z_b, z_t, z_h, z_g, matrix8, matrix9, x_p, x_b, x_t, x_h, x_g, matrix22, weight12,
-    matrix10, matrix23, read2_out, dx_2_out, deta_2_out, weight13, weight14, eta_by_head,
-    mu_by_head, weight17, do_p, do_b, do_t, do_h, do_g, weight16, keep_by_head,
-    write2_p, write2_b, write2_t, write2_h, write2_g, weight15, weight18,
+    z_p, z_b, z_t, z_h, z_g, matrix8, matrix9, x_p, x_b, x_t, x_h, x_g, matrix22, weight12, matrix10, matrix23,
+    read2_out, dx_2_out, deta_2_out, weight13, weight14, eta_by_head, mu_by_head, weight17,
+    do_p, do_b, do_t, do_h, do_g, weight16, keep_by_head, write2_p, write2_b, write2_t, write2_h, write2_g,
+    weight15, weight18,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dV, dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -2178,14 +2158,14 @@ def backward_sweep_3(
         dV_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if dV_first is not None:
             dV_slice += tl.load(
-                dV_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                dV_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         dW_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
-                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         dV = dV + (dV_slice,)
         dW = dW + (dW_slice,)
@@ -2246,17 +2226,16 @@ def backward_sweep_3(
                 dW[n_m_].to(DT), tl.trans(write1.to(DT)), write1_dW, input_precision="tf32x3"
             )  # write1 dW
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dV_after = tl.dot(
                 (-(eta * mu * weight17_each)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
-                ((weight13_whole * dW[n_m_]) + (weight14_whole * dV[n_m_])),
-                input_precision="tf32x3",
+                ((weight13_whole * dW[n_m_]) + (weight14_whole * dV[n_m_])), input_precision="tf32x3",
             )  # ... + -do^T diag(mu . eta . weight17) z
             dV_after2 = tl.dot(
-                ((weight16_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
-                dV_after, input_precision="tf32x3",
+                ((weight16_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), dV_after,
+                input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight16) z
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
@@ -2324,14 +2303,12 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_4(
-    V_first, W_first, eta_by_head, do_p, do_b, do_t, do_h, do_g, weight2,
-    x_p, x_b, x_t, x_h, x_g, matrix11, dz_4_out, weight3,
-    write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, weight6, weight7,
+    V_first, W_first, eta_by_head, do_p, do_b, do_t, do_h, do_g, weight2, x_p, x_b, x_t, x_h, x_g, matrix11,
+    dz_4_out, weight3, write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, weight6, weight7,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -2353,14 +2330,14 @@ def backward_sweep_4(
         V_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                V_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -2398,8 +2375,8 @@ def backward_sweep_4(
         W_next2 = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             do_V = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), do_V, input_precision="tf32x3")  # do V
             write1 = tl.load(
@@ -2407,8 +2384,8 @@ def backward_sweep_4(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             V_after = tl.dot(
-                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
-                (weight2_whole * V[n_m_]), input_precision="tf32x3",
+                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), (weight2_whole * V[n_m_]),
+                input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
             W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
@@ -2437,16 +2414,13 @@ def backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_5(
-    V_first, W_first, x_p, x_b, x_t, x_h, x_g, matrix24,
-    write2_p, write2_b, write2_t, write2_h, write2_g, weight9, weight8, matrix25,
-    dx_2_p, dx_2_b, dx_2_t, dx_2_h, dx_2_g, dx_5_out, weight2, weight3,
-    write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6,
-    weight7,
+    V_first, W_first, x_p, x_b, x_t, x_h, x_g, matrix24, write2_p, write2_b, write2_t, write2_h, write2_g, weight9,
+    weight8, matrix25, dx_2_p, dx_2_b, dx_2_t, dx_2_h, dx_2_g, dx_5_out, weight2, weight3,
+    write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6, weight7,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -2468,14 +2442,14 @@ def backward_sweep_5(
         V_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                V_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -2536,8 +2510,8 @@ def backward_sweep_5(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             V_after = tl.dot(
-                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
-                (weight2_whole * V[n_m_]), input_precision="tf32x3",
+                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), (weight2_whole * V[n_m_]),
+                input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
             W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
@@ -2562,23 +2536,20 @@ def backward_sweep_5(
         )  # ... + matrix25 x
         if YIELD:
             tl.store(
-                dx_5_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (read + dx_2_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
+                dx_5_out + step * N + i[None, :] * (H * N) + n_[:, None], (read + dx_2_each.to(tl.float32)),
+                mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_6(
-    V_first, W_first, do_p, do_b, do_t, do_h, do_g, weight9, x_p, x_b, x_t, x_h, x_g, matrix12,
-    weight8, matrix13, dz_4_p, dz_4_b, dz_4_t, dz_4_h, dz_4_g, z_p, z_b, z_t, z_h, z_g,
-    keep_by_head, dz_out, dlog_keep_6_out, weight2, weight3,
-    write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6,
-    weight7,
+    V_first, W_first, do_p, do_b, do_t, do_h, do_g, weight9, x_p, x_b, x_t, x_h, x_g, matrix12, weight8, matrix13,
+    dz_4_p, dz_4_b, dz_4_t, dz_4_h, dz_4_g, z_p, z_b, z_t, z_h, z_g, keep_by_head, dz_out, dlog_keep_6_out, weight2,
+    weight3, write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6, weight7,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -2600,14 +2571,14 @@ def backward_sweep_6(
         V_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                V_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -2663,8 +2634,8 @@ def backward_sweep_6(
         W_next2 = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             do_V = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), do_V, input_precision="tf32x3")  # do V
             do_W = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), do_W, input_precision="tf32x3")  # do W
@@ -2673,8 +2644,8 @@ def backward_sweep_6(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             V_after = tl.dot(
-                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
-                (weight2_whole * V[n_m_]), input_precision="tf32x3",
+                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), (weight2_whole * V[n_m_]),
+                input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
             W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
@@ -2696,15 +2667,13 @@ def backward_sweep_6(
         matrix13_tile = tl.load(matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         read = tl.dot(
             x.to(DT), tl.trans(matrix13_tile.to(DT)),
-            ((weight9_each[None, :] * do_V) + (-matrix12_x) + (weight8_each[None, :] * do_W)),
-            input_precision="tf32x3",
+            ((weight9_each[None, :] * do_V) + (-matrix12_x) + (weight8_each[None, :] * do_W)), input_precision="tf32x3",
         )  # ... + matrix13 x
         keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
                 dz_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (dz_4_each.to(tl.float32) + (keep[None, :] * read)),
-                mask=n__ok[:, None] & i_ok[None, :],
+                (dz_4_each.to(tl.float32) + (keep[None, :] * read)), mask=n__ok[:, None] & i_ok[None, :],
             )  # dz
             tl.store(
                 dlog_keep_6_out
@@ -2725,15 +2694,13 @@ def backward_sweep_6(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
     V_checkpoints, W_checkpoints, dV_checkpoints, dW_checkpoints, weight19, matrix26,
-    write1_p, write1_b, write1_t, write1_h, write1_g, x_p, x_b, x_t, x_h, x_g, weight20,
-    matrix27, z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g, keep_by_head,
-    write2_p, write2_b, write2_t, write2_h, write2_g, V_dW_out, matrix28, weight21, matrix29,
-    eta_by_head, mu_by_head, weight22, V_dV_out, weight23, weight24, matrix30, matrix31,
-    W_dW_out,
+    write1_p, write1_b, write1_t, write1_h, write1_g, x_p, x_b, x_t, x_h, x_g, weight20, matrix27,
+    z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g, keep_by_head,
+    write2_p, write2_b, write2_t, write2_h, write2_g, V_dW_out, matrix28, weight21, matrix29, eta_by_head,
+    mu_by_head, weight22, V_dV_out, weight23, weight24, matrix30, matrix31, W_dW_out,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -2775,8 +2742,8 @@ def backward_unroll_1(
     sums = tl.sum((write1_dW * x.to(tl.float32)), axis=1)  # (((write1) dW) . (x)) 1
     sums2 = tl.sum((sums[None, :] * matrix26_tile.to(tl.float32)), axis=1)  # matrix26 (((write1) dW) . (x)) 1
     V = tl.load(
-        V_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :], other=0.0,
+        V_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
     )  # V
     V_dW = tl.sum((V.to(tl.float32) * dW.to(tl.float32)), axis=0)  # (V . dW)^T 1
     sums3 = tl.sum(V_dW, axis=0)  # <V, dW>
@@ -2797,8 +2764,7 @@ def backward_unroll_1(
     )  # matrix27 ((((write2) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     tl.store(
         V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
-        ((weight19_each * sums2) + (sums3 * (weight20_each * weight19_each)) + (weight20_each * sums6)),
-        mask=i_ok,
+        ((weight19_each * sums2) + (sums3 * (weight20_each * weight19_each)) + (weight20_each * sums6)), mask=i_ok,
     )  # V.dW
     matrix28_tile = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     sums7 = tl.sum(
@@ -2833,8 +2799,8 @@ def backward_unroll_1(
         mask=i_ok,
     )  # V.dV
     W = tl.load(
-        W_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :], other=0.0,
+        W_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :],
+        other=0.0,
     )  # W
     dW_W = tl.sum((dW.to(tl.float32) * W.to(tl.float32)), axis=0)  # (W . dW)^T 1
     sums12 = tl.sum(dW_W, axis=0)  # <W, dW>
@@ -2868,14 +2834,12 @@ def backward_unroll_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    matrix26, write2_p, write2_b, write2_t, write2_h, write2_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, x_p, x_b, x_t, x_h, x_g,
-    z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g, keep_by_head, matrix27, V_dW_own_out,
-    matrix28, matrix29, eta_by_head, mu_by_head, V_dV_own_out, matrix31, matrix30, W_dW_own_out,
+    matrix26, write2_p, write2_b, write2_t, write2_h, write2_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    x_p, x_b, x_t, x_h, x_g, z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g, keep_by_head, matrix27,
+    V_dW_own_out, matrix28, matrix29, eta_by_head, mu_by_head, V_dV_own_out, matrix31, matrix30, W_dW_own_out,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     i = tl.arange(0, C)
@@ -2914,8 +2878,7 @@ def backward_unroll_2(
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
     stepwise = tl.where(i_ok, keep, 0.0)  # keep
     product = tl.dot(
-        matrix26_tile.to(DT),
-        tl.trans(((write2_write1 * x_x) + (stepwise[:, None] * (z_x * do_write1))).to(DT)),
+        matrix26_tile.to(DT), tl.trans(((write2_write1 * x_x) + (stepwise[:, None] * (z_x * do_write1))).to(DT)),
         input_precision="tf32x3",
     )  # matrix26 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
     matrix27_tile = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -2955,8 +2918,7 @@ def backward_unroll_2(
     )  # ((matrix31 (diag((-eta)) (((x) (x)^T) . ((write1) (write2)^T)) + diag((-eta)) (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix27) 1
     matrix30_tile = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     product4 = tl.dot(
-        matrix30_tile.to(DT),
-        tl.trans(((write2_write1 * x_x) + (stepwise[:, None] * (z_x * do_write1))).to(DT)),
+        matrix30_tile.to(DT), tl.trans(((write2_write1 * x_x) + (stepwise[:, None] * (z_x * do_write1))).to(DT)),
         input_precision="tf32x3",
     )  # matrix30 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
     matrix27_product4 = tl.sum(
@@ -2968,8 +2930,8 @@ def backward_unroll_2(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_3(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
-    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix26_out, matrix31_out,
-    weight24_out, weight23_out, matrix30_out,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix26_out, matrix31_out, weight24_out,
+    weight23_out, matrix30_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -3074,8 +3036,8 @@ def backward_per_step_10(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_4(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
-    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix27_out, weight19_out, matrix28_out,
-    matrix29_out, weight22_out, weight21_out,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix27_out, weight19_out, matrix28_out, matrix29_out,
+    weight22_out, weight21_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -3182,18 +3144,16 @@ def backward_per_step_14(
     dx_5_p, dx_5_b, dx_5_t, dx_5_h, dx_5_g, eta_p, eta_b, eta_t, eta_h, eta_g,
     read2_p, read2_b, read2_t, read2_h, read2_g, z_p, z_b, z_t, z_h, z_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
-    dy_1_p, dy_1_b, dy_1_t, dy_1_h, dy_1_g, x_p, x_b, x_t, x_h, x_g,
-    read1_p, read1_b, read1_t, read1_h, read1_g, deta_0_sums, deta_0_n, deta_2_sums, deta_2_n,
-    mu_p, mu_b, mu_t, mu_h, mu_g,
+    dy_1_p, dy_1_b, dy_1_t, dy_1_h, dy_1_g, x_p, x_b, x_t, x_h, x_g, read1_p, read1_b, read1_t, read1_h, read1_g,
+    deta_0_sums, deta_0_n, deta_2_sums, deta_2_n, mu_p, mu_b, mu_t, mu_h, mu_g,
     V_dW__state_adjoint_p, V_dW__state_adjoint_b, V_dW__state_adjoint_t, V_dW__state_adjoint_h, V_dW__state_adjoint_g,
     dlog_mu_0_sums, dlog_mu_0_n,
     V_dV__state_adjoint_p, V_dV__state_adjoint_b, V_dV__state_adjoint_t, V_dV__state_adjoint_h, V_dV__state_adjoint_g,
     W_dW__state_adjoint_p, W_dW__state_adjoint_b, W_dW__state_adjoint_t, W_dW__state_adjoint_h, W_dW__state_adjoint_g,
-    keep_p, keep_b, keep_t, keep_h, keep_g, dlog_keep_6_sums, dlog_keep_6_n, dx_out, dy_out,
-    deta_out, dlog_mu_out, dlog_keep_out,
+    keep_p, keep_b, keep_t, keep_h, keep_g, dlog_keep_6_sums, dlog_keep_6_n, dx_out, dy_out, deta_out, dlog_mu_out,
+    dlog_keep_out,
     T, H, count,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    ROWS: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -3220,8 +3180,8 @@ def backward_per_step_14(
             mask=i_ok[:, None] & n__ok[None, :], other=0.0,
         ).to(tl.float32)
     z = tl.load(
-        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
+        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + n_[None, :], mask=i_ok[:, None] & n__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     write1 = tl.zeros([ROWS, block_m_], tl.float32)
     if write1_p is not None:
@@ -3230,8 +3190,8 @@ def backward_per_step_14(
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     do = tl.load(
-        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dy_1 = tl.zeros([ROWS, block_m_], tl.float32)
     if dy_1_p is not None:
@@ -3240,8 +3200,8 @@ def backward_per_step_14(
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + n_[None, :], mask=i_ok[:, None] & n__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     read1 = tl.zeros([ROWS, block_m_], tl.float32)
     if read1_p is not None:
@@ -3299,14 +3259,13 @@ def backward_per_step_14(
     z_x = tl.sum(z * x, axis=1)
     if dx_out is not None:
         tl.store(
-            dx_out + at[:, None] * N + n_[None, :],
-            dx_5 - eta[:, None] * (write1_do[:, None] * z + read2),
+            dx_out + at[:, None] * N + n_[None, :], dx_5 - eta[:, None] * (write1_do[:, None] * z + read2),
             mask=i_ok[:, None] & n__ok[None, :],
         )
     if dy_out is not None:
         tl.store(
-            dy_out + at[:, None] * M + m_[None, :],
-            eta[:, None] * (read1 + z_x[:, None] * do) + dy_1, mask=i_ok[:, None] & m__ok[None, :],
+            dy_out + at[:, None] * M + m_[None, :], eta[:, None] * (read1 + z_x[:, None] * do) + dy_1,
+            mask=i_ok[:, None] & m__ok[None, :],
         )
     if deta_out is not None:
         tl.store(deta_out + at, deta_2 + deta_0 - write1_do * z_x - mu * V_dW__state_adjoint, mask=i_ok)
@@ -3377,9 +3336,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix19 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
         backward_transitions_1, (layout.programs,),
-        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
-        matrix14, weight1, weight2, weight3, weight5, weight4, weight6, weight7, matrix18, matrix20,
-        weight8, weight9, matrix19,
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H), matrix14, weight1,
+        weight2, weight3, weight5, weight4, weight6, weight7, matrix18, matrix20, weight8, weight9, matrix19,
         *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
@@ -3419,9 +3377,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight15 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
         backward_transitions_2, (layout.programs,),
-        rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H),
-        matrix16, weight10, weight11, matrix15, weight12, matrix17, weight13, weight16, weight17,
-        weight14, weight18, weight15,
+        rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H), matrix16, weight10,
+        weight11, matrix15, weight12, matrix17, weight13, weight16, weight17, weight14, weight18, weight15,
         *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
@@ -3450,15 +3407,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix13 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix1, matrix14, z, *strides(z, H), x, *strides(x, H), matrix2, mu_by_head, eta_by_head,
-        matrix15, matrix3, matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6, matrix7,
-        matrix8, write1, *strides(write1, H), do, *strides(do, H), matrix9, matrix10, matrix11,
-        matrix18, matrix12, matrix19, matrix13, matrix20,
+        matrix1, matrix14, z, *strides(z, H), x, *strides(x, H), matrix2, mu_by_head, eta_by_head, matrix15, matrix3,
+        matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6, matrix7, matrix8, write1, *strides(write1, H),
+        do, *strides(do, H), matrix9, matrix10, matrix11, matrix18, matrix12, matrix19, matrix13, matrix20,
         *layout.at_once, layout.programs,
         N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (write1.element_size() + do.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     matrix14 = matrix15 = matrix18 = None
     if needs & {"eta", "keep", "mu", "x", "z"}:
@@ -3491,20 +3447,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight5.element_size()
             + weight6.element_size()
             + weight7.element_size()
-            + config.chunk * matrix1.element_size(), write1.element_size() + do.element_size(),
-            elements=True,
+            + config.chunk * matrix1.element_size(), write1.element_size() + do.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-            V_starts, V_last, W_starts, W_last, V_checkpoints, W_checkpoints, z, *strides(z, H),
-            weight1, write1, *strides(write1, H), matrix1, do, *strides(do, H), eta_by_head, mu_by_head,
-            deta_0, dlog_mu_0, weight2, weight3, x, *strides(x, H), weight4, weight5, weight6, weight7,
+            V_starts, V_last, W_starts, W_last, V_checkpoints, W_checkpoints, z, *strides(z, H), weight1,
+            write1, *strides(write1, H), matrix1, do, *strides(do, H), eta_by_head, mu_by_head, deta_0, dlog_mu_0, weight2,
+            weight3, x, *strides(x, H), weight4, weight5, weight6, weight7,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
-            enable_fp_fusion=not config.exact,
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers, enable_fp_fusion=not config.exact,
         )
     V_last = W_last = matrix1 = weight1 = None
     matrix21 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -3513,9 +3467,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix21, matrix16, eta_by_head, x, *strides(x, H), matrix17,
         *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(N) * x.element_size(), config.chunk), C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(N) * x.element_size(), config.chunk), C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=255,
     )
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
@@ -3559,17 +3513,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_sweep_2, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        dV_starts, dV_last, dW_starts, dW_last, dV_checkpoints, dW_checkpoints, do, *strides(do, H),
-        eta_by_head, ahead1, *strides(ahead1, H), x, *strides(x, H), weight12, matrix2, matrix3,
-        weight11, weight10, matrix4, matrix21, matrix5, matrix6, matrix7, write2, read1, dy_1,
-        weight13, weight14, mu_by_head, weight17, z, *strides(z, H), weight16, keep_by_head,
-        weight15, weight18,
+        dV_starts, dV_last, dW_starts, dW_last, dV_checkpoints, dW_checkpoints, do, *strides(do, H), eta_by_head,
+        ahead1, *strides(ahead1, H), x, *strides(x, H), weight12, matrix2, matrix3, weight11, weight10, matrix4,
+        matrix21, matrix5, matrix6, matrix7, write2, read1, dy_1, weight13, weight14, mu_by_head, weight17,
+        z, *strides(z, H), weight16, keep_by_head, weight15, weight18,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
-        enable_fp_fusion=not config.exact,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers, enable_fp_fusion=not config.exact,
     )
     ahead1 = matrix2 = matrix21 = matrix3 = matrix4 = matrix5 = matrix6 = matrix7 = None
     if needs & {"eta", "keep", "mu", "x"}:
@@ -3579,13 +3531,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix25 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_3, (config.queues(layout.programs),),
-            matrix22, matrix17, write1, *strides(write1, H), write2, *strides(write2, H), matrix23,
-            matrix16, matrix24, matrix19, eta_by_head, matrix25, matrix20,
+            matrix22, matrix17, write1, *strides(write1, H), write2, *strides(write2, H), matrix23, matrix16, matrix24,
+            matrix19, eta_by_head, matrix25, matrix20,
             *layout.at_once, layout.programs,
             M=M, block_m_=config.padded(M), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (write1.element_size() + write2.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     matrix16 = matrix17 = matrix19 = matrix20 = None
     if needs & {"eta", "keep", "mu", "x"}:
@@ -3651,20 +3603,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 + config.chunk * (matrix10.element_size() + matrix23.element_size()),
                 z.element_size() + x.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"eta", "keep", "mu", "x"}), bool(needs & {"eta", "x"})),
+            elements=True, wanted=(bool(needs & {"eta", "keep", "mu", "x"}), bool(needs & {"eta", "x"})),
         ):
             launch(
                 backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-                dV_starts, dW_starts, write1, *strides(write1, H), weight10, weight11, z, *strides(z, H),
-                matrix8, matrix9, x, *strides(x, H), matrix22, weight12, matrix10, matrix23, read2, dx_2,
-                deta_2, weight13, weight14, eta_by_head, mu_by_head, weight17, do, *strides(do, H),
-                weight16, keep_by_head, write2, *strides(write2, H), weight15, weight18,
+                dV_starts, dW_starts, write1, *strides(write1, H), weight10, weight11, z, *strides(z, H), matrix8, matrix9,
+                x, *strides(x, H), matrix22, weight12, matrix10, matrix23, read2, dx_2, deta_2, weight13, weight14, eta_by_head,
+                mu_by_head, weight17, do, *strides(do, H), weight16, keep_by_head, write2, *strides(write2, H), weight15,
+                weight18,
                 *layout.swept, segments, layout.length(segments),
-                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
                 enable_fp_fusion=not config.exact,
             )
     matrix10 = matrix22 = matrix23 = matrix8 = matrix9 = weight10 = weight11 = weight12 = weight13 = weight14 = (
@@ -3685,13 +3635,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_4, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-            V_starts, W_starts, eta_by_head, do, *strides(do, H), weight2, x, *strides(x, H), matrix11,
-            dz_4, weight3, write1, *strides(write1, H), weight4, weight5, weight6, weight7,
+            V_starts, W_starts, eta_by_head, do, *strides(do, H), weight2, x, *strides(x, H), matrix11, dz_4, weight3,
+            write1, *strides(write1, H), weight4, weight5, weight6, weight7,
             *layout.swept, segments, layout.length(segments),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix11 = None
@@ -3712,14 +3661,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_5, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-            V_starts, W_starts, x, *strides(x, H), matrix24, write2, *strides(write2, H), weight9,
-            weight8, matrix25, dx_2, *strides(dx_2, H), dx_5, weight2, weight3,
-            write1, *strides(write1, H), weight4, weight5, eta_by_head, weight6, weight7,
+            V_starts, W_starts, x, *strides(x, H), matrix24, write2, *strides(write2, H), weight9, weight8, matrix25,
+            dx_2, *strides(dx_2, H), dx_5, weight2, weight3, write1, *strides(write1, H), weight4, weight5, eta_by_head,
+            weight6, weight7,
             *layout.swept, segments, layout.length(segments),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     dx_2 = matrix24 = matrix25 = None
@@ -3745,15 +3693,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_6, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-            V_starts, W_starts, do, *strides(do, H), weight9, x, *strides(x, H), matrix12, weight8,
-            matrix13, dz_4, *strides(dz_4, H), z, *strides(z, H), keep_by_head, dz, dlog_keep_6,
-            weight2, weight3, write1, *strides(write1, H), weight4, weight5, eta_by_head, weight6,
-            weight7,
+            V_starts, W_starts, do, *strides(do, H), weight9, x, *strides(x, H), matrix12, weight8, matrix13,
+            dz_4, *strides(dz_4, H), z, *strides(z, H), keep_by_head, dz, dlog_keep_6, weight2, weight3,
+            write1, *strides(write1, H), weight4, weight5, eta_by_head, weight6, weight7,
             *layout.swept, segments, layout.length(segments),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     dz_4 = matrix12 = matrix13 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = weight8 = weight9 = None
@@ -3788,9 +3734,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix30_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
             backward_transitions_3, (blocks.programs,),
-            rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H),
-            block_weight20, matrix26_blocks, matrix31_blocks, block_weight24, block_weight23,
-            matrix30_blocks,
+            rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H), block_weight20,
+            matrix26_blocks, matrix31_blocks, block_weight24, block_weight23, matrix30_blocks,
             *blocks.at_once, blocks.programs,
             C=config.span, num_warps=1,
         )
@@ -3823,9 +3768,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight21 = some.new_empty((B, H, T), dtype=torch.float32)
         launch(
             backward_transitions_4, (blocks.programs,),
-            rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H),
-            matrix27_blocks, block_weight19, matrix28_blocks, matrix29_blocks, block_weight22,
-            block_weight21,
+            rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H), matrix27_blocks,
+            block_weight19, matrix28_blocks, matrix29_blocks, block_weight22, block_weight21,
             *blocks.at_once, blocks.programs,
             C=config.span, num_warps=1,
         )
@@ -3834,32 +3778,29 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_dW = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(N, min(config.read_tile, config.padded(N))),),
-            V_checkpoints, W_checkpoints, dV_checkpoints, dW_checkpoints, block_weight19,
-            matrix26_blocks, write1, *strides(write1, H), x, *strides(x, H), block_weight20,
-            matrix27_blocks, z, *strides(z, H), do, *strides(do, H), keep_by_head,
-            write2, *strides(write2, H), V_dW, matrix28_blocks, block_weight21, matrix29_blocks,
-            eta_by_head, mu_by_head, block_weight22, V_dV, block_weight23, block_weight24,
-            matrix30_blocks, matrix31_blocks, W_dW,
+            V_checkpoints, W_checkpoints, dV_checkpoints, dW_checkpoints, block_weight19, matrix26_blocks,
+            write1, *strides(write1, H), x, *strides(x, H), block_weight20, matrix27_blocks, z, *strides(z, H),
+            do, *strides(do, H), keep_by_head, write2, *strides(write2, H), V_dW, matrix28_blocks, block_weight21,
+            matrix29_blocks, eta_by_head, mu_by_head, block_weight22, V_dV, block_weight23, block_weight24, matrix30_blocks,
+            matrix31_blocks, W_dW,
             *blocks.at_once, blocks.programs,
-            M=M, N=N, block_m_=config.padded(M), block_n_=min(config.read_tile, config.padded(N)),
-            CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(M), many=True),
-            num_stages=1, maxnreg=config.most, enable_fp_fusion=not config.exact,
+            M=M, N=N, block_m_=config.padded(M), block_n_=min(config.read_tile, config.padded(N)), CHUNK=config.chunk,
+            C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(M), many=True), num_stages=1, maxnreg=config.most,
+            enable_fp_fusion=not config.exact,
         )
         V_dW_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         V_dV_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         W_dW_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
             backward_unroll_2, (blocks.programs,),
-            matrix26_blocks, write2, *strides(write2, H), write1, *strides(write1, H),
-            x, *strides(x, H), z, *strides(z, H), do, *strides(do, H), keep_by_head, matrix27_blocks,
-            V_dW_own, matrix28_blocks, matrix29_blocks, eta_by_head, mu_by_head, V_dV_own,
-            matrix31_blocks, matrix30_blocks, W_dW_own,
+            matrix26_blocks, write2, *strides(write2, H), write1, *strides(write1, H), x, *strides(x, H), z, *strides(z, H),
+            do, *strides(do, H), keep_by_head, matrix27_blocks, V_dW_own, matrix28_blocks, matrix29_blocks, eta_by_head,
+            mu_by_head, V_dV_own, matrix31_blocks, matrix30_blocks, W_dW_own,
             *blocks.at_once, blocks.programs,
-            M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N), CHUNK=config.chunk,
-            C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(M), config.padded(N)), num_stages=1,
-            maxnreg=config.most,
+            M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N), CHUNK=config.chunk, C=config.span,
+            LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(M), config.padded(N)), num_stages=1, maxnreg=config.most,
         )
         V_dW__state_adjoint = total((B, T, H), torch.float32, V_dW, V_dW_own)
         V_dV__state_adjoint = total((B, T, H), torch.float32, V_dV, V_dV_own)
@@ -3881,17 +3822,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_per_step_14, (cdiv(B * T, config.rows(config.padded(M), config.padded(N))) * H,),
             *((dx_5, *strides(dx_5, H)) if "x" in needs else (None, 0, 0, 0, 1)), eta, *strides(eta, H),
             *((read2, *strides(read2, H)) if "x" in needs else (None, 0, 0, 0, 1)), z, *strides(z, H),
-            *((write1, *strides(write1, H)) if "x" in needs or "eta" in needs else (None, 0, 0, 0, 1)),
-            do, *strides(do, H), *((dy_1, *strides(dy_1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
-            x, *strides(x, H), *((read1, *strides(read1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
+            *((write1, *strides(write1, H)) if "x" in needs or "eta" in needs else (None, 0, 0, 0, 1)), do, *strides(do, H),
+            *((dy_1, *strides(dy_1, H)) if "y" in needs else (None, 0, 0, 0, 1)), x, *strides(x, H),
+            *((read1, *strides(read1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
             *((deta_0, deta_0.shape[2]) if "eta" in needs else (None, 0)),
             *((deta_2, deta_2.shape[2]) if "eta" in needs else (None, 0)), mu, *strides(mu, H),
             *((V_dW__state_adjoint, *strides(V_dW__state_adjoint, H)) if "eta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
             *((dlog_mu_0, dlog_mu_0.shape[2]) if "mu" in needs else (None, 0)),
             *((V_dV__state_adjoint, *strides(V_dV__state_adjoint, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
             *((W_dW__state_adjoint, *strides(W_dW__state_adjoint, H)) if "keep" in needs else (None, 0, 0, 0, 1)),
-            keep, *strides(keep, H),
-            *((dlog_keep_6, dlog_keep_6.shape[2]) if "keep" in needs else (None, 0)), dx, dy, deta,
+            keep, *strides(keep, H), *((dlog_keep_6, dlog_keep_6.shape[2]) if "keep" in needs else (None, 0)), dx, dy, deta,
             dlog_mu, dlog_keep,
             T, H, B * T,
             M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N),
@@ -3950,10 +3890,9 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2,
-    y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1, mu_stride0, mu_stride1,
-    keep_stride0, keep_stride1, V_stride0, V_stride1, next_V_stride0, next_V_stride1,
-    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
+    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1, mu_stride0, mu_stride1, keep_stride0, keep_stride1, V_stride0, V_stride1,
+    next_V_stride0, next_V_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -4031,12 +3970,9 @@ def steps_kernel(
     x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     mu_stride0, mu_stride1, mu_stride2, keep_stride0, keep_stride1, keep_stride2,
-    V_stride0, V_stride1, V_stride2, V_stride3,
-    kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3,
-    W_stride0, W_stride1, W_stride2, W_stride3,
-    kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
+    V_stride0, V_stride1, V_stride2, V_stride3, kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3,
+    W_stride0, W_stride1, W_stride2, W_stride3, kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
+    o_stride0, o_stride1, o_stride2, heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
@@ -4148,9 +4084,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_squared_momentum",
     arguments=(
-        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)), Argument("eta", "input", ()), Argument("mu", "decay", ()),
-        Argument("keep", "decay", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)), Argument("y", "input", ("m",)),
+        Argument("eta", "input", ()), Argument("mu", "decay", ()), Argument("keep", "decay", ()),
     ),
     states=(("V", ("m", "n")), ("W", ("m", "n"))), outputs=(("o", ("m",)),),
 )
@@ -4158,21 +4093,19 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "finals", "replays")),
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "finals", "replays")),
             saved={"f73806d84e": (("B", "T", "H", "m"), "input")}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "mu", "keep"), constants=(),
-            dims=("n", "m"), tiled="m", shared=False, held=(("m", "n"), ("m", "n")), smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "mu", "keep"), constants=(), dims=("n", "m"),
+            tiled="m", shared=False, held=(("m", "n"), ("m", "n")), smallest=1,
         ),
     ),
     __name__,
@@ -4181,12 +4114,11 @@ OP = Op(
 
 @OP.named
 def gradient_descent_squared_momentum(
-    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor,
-    log_keep: torch.Tensor,
-    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor, log_keep: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2, with momentum and weight decay; minibatches too.
 
@@ -4248,19 +4180,18 @@ def gradient_descent_squared_momentum(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep},
-        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_squared_momentum_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, x: torch.Tensor, z: torch.Tensor,
-    y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor, log_keep: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
+    eta: torch.Tensor, log_mu: torch.Tensor, log_keep: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of gradient_descent_squared_momentum, for generation: one launch, no gradient.
 
@@ -4290,8 +4221,8 @@ def gradient_descent_squared_momentum_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, inplace, out,
-        state_dtype, backend, deterministic,
+        state, {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, inplace, out, state_dtype, backend,
+        deterministic,
     )
 
 

@@ -88,6 +88,11 @@ from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
+from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
+    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+)
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
@@ -96,8 +101,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -357,8 +362,8 @@ def torch_forward_states(given, states, constants, exchange):
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
-        (-y, log_keep, x, -x * eta[..., None]), lead, 1, CHUNK, dtype, device, size_n, size_m,
+        _forward_states_1_chunks, _forward_states_1_composed, (-y, log_keep, x, -x * eta[..., None]), lead, 1, CHUNK,
+        dtype, device, size_n, size_m,
     )
     # what enters, of W
     ((W_first,),) = exchange(
@@ -419,8 +424,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     z = steps_first(given["z"], dtype)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed,
-        (x, log_keep, -x * eta[..., None], do, z), lead, -1, CHUNK, dtype, device, size_n, size_m,
+        _backward_states_1_chunks, _backward_states_1_composed, (x, log_keep, -x * eta[..., None], do, z), lead, -1,
+        CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of dW
     ((dW_last,),) = exchange(
@@ -431,12 +436,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    matrix1, keep_sums, keep_rests, x_p, x_b, x_t, x_h, x_g, eta_by_head, matrix2,
-    z_p, z_b, z_t, z_h, z_g,
+    matrix1, keep_sums, keep_rests, x_p, x_b, x_t, x_h, x_g, eta_by_head, matrix2, z_p, z_b, z_t, z_h, z_g,
     T, H, chunks, begins, stops, programs,
-    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -485,14 +488,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    W_first, W_last, W_linear, W_tail, W_tail_map, W_live, keep_sums, keep_rests,
-    x_p, x_b, x_t, x_h, x_g, y_p, y_b, y_t, y_h, y_g, matrix1, z_p, z_b, z_t, z_h, z_g, matrix2,
-    write1_out, o_out, eta_by_head,
+    W_first, W_last, W_linear, W_tail, W_tail_map, W_live, keep_sums, keep_rests, x_p, x_b, x_t, x_h, x_g,
+    y_p, y_b, y_t, y_h, y_g, matrix1, z_p, z_b, z_t, z_h, z_g, matrix2, write1_out, o_out, eta_by_head,
     T, H, chunks, starts, segments, length,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tiles = tl.cdiv(M, block_m_)
@@ -521,8 +522,8 @@ def forward_sweep_1(
         W_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         if W_linear is not None:
             W_slice += tl.where(column[:, None] == n__slice[None, :], 1.0, 0.0)
@@ -563,13 +564,13 @@ def forward_sweep_1(
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             x_W = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_W, input_precision="tf32x3")  # x W^T
             z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             z_W = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), z_W, input_precision="tf32x3")  # z W^T
             x = x + (x_slice,)
@@ -613,8 +614,8 @@ def forward_sweep_1(
             if W_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         elif W_last is not None:
             tl.store(
@@ -657,11 +658,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "fb10f239f3000c70")
+    config = choose(some.dtype, (N, M), "716f42adf5ae5278")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
+    if not needs_backward and segments == 1 and exchange is None and may_join(config, N, x, z, y):
+        return triton_forward_joined(given, states, constants, packed, finals)
     keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, layout, config.exact)
     keep_extents = None
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -671,9 +674,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix1, keep_sums, keep_rests, x, *strides(x, H), eta_by_head, matrix2, z, *strides(z, H),
         *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         W_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
@@ -690,14 +693,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         for tail, ends, linear in by_launch(W_ends, W_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(M, sweep.tile) * (ends is not None) + cdiv(N, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                keep_sums, keep_rests, x, *strides(x, H), y, *strides(y, H), matrix1, z, *strides(z, H),
-                matrix2, None, None, eta_by_head,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, keep_sums, keep_rests,
+                x, *strides(x, H), y, *strides(y, H), matrix1, z, *strides(z, H), matrix2, None, None, eta_by_head,
                 *layout.swept, segments, layout.length(segments),
-                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, W_ends, W_linear, 0)
         tails = None
@@ -719,18 +720,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         keep_sums.element_size()
         + keep_sums.element_size()
         + eta_by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()), y.element_size(),
-        elements=True,
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), y.element_size(), elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        W_starts, W_last, None, None, None, None, keep_sums, keep_rests, x, *strides(x, H),
-        y, *strides(y, H), matrix1, z, *strides(z, H), matrix2, write1, o, eta_by_head,
+        W_starts, W_last, None, None, None, None, keep_sums, keep_rests, x, *strides(x, H), y, *strides(y, H), matrix1,
+        z, *strides(z, H), matrix2, write1, o, eta_by_head,
         *layout.swept, segments, layout.length(segments),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     keep_rests = matrix1 = matrix2 = None
     saved = {}
@@ -750,13 +749,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix2, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix1,
-    eta_by_head, matrix3, do_p, do_b, do_t, do_h, do_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, matrix4, own1_out,
+    matrix2, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix1, eta_by_head, matrix3,
+    do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix4, own1_out,
     T, H, chunks, begins, stops, programs,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -807,8 +805,8 @@ def backward_prologue_1(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
@@ -830,14 +828,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, keep_sums, keep_rests,
-    do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, eta_by_head, dy_out,
-    z_p, z_b, z_t, z_h, z_g,
+    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, keep_sums, keep_rests, do_p, do_b, do_t, do_h, do_g, matrix2,
+    matrix1, eta_by_head, dy_out, z_p, z_b, z_t, z_h, z_g,
     T, H, chunks, starts, segments, length,
-    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -858,8 +854,8 @@ def backward_sweep_1(
         dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
-                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
+                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :], mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
             )
         dW = dW + (dW_slice,)
         n_ = n_ + (n__slice,)
@@ -897,13 +893,13 @@ def backward_sweep_1(
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             x_dW = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dW, input_precision="tf32x3")  # x dW^T
             z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             dW_after_slice = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), z.to(DT), (kept * dW[n_n_]), input_precision="tf32x3"
@@ -936,8 +932,8 @@ def backward_sweep_1(
             if dW_last is not None:
                 if segment == 0:
                     tl.store(
-                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :], dW[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
@@ -948,13 +944,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix5, keep_sums, keep_rests, dy_p, dy_b, dy_t, dy_h, dy_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, matrix6, eta_by_head,
-    x_p, x_b, x_t, x_h, x_g, own2_out, own1_out,
+    matrix5, keep_sums, keep_rests, dy_p, dy_b, dy_t, dy_h, dy_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    matrix6, eta_by_head, x_p, x_b, x_t, x_h, x_g, own2_out, own1_out,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -989,8 +984,8 @@ def backward_prologue_2(
         m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         dy_write1 = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
         tl.store(
@@ -1016,14 +1011,12 @@ def backward_prologue_2(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dW_first, keep_sums, keep_rests, eta_by_head, x_p, x_b, x_t, x_h, x_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, W_out_late__out, matrix5,
-    z_p, z_b, z_t, z_h, z_g, matrix3, dx_1_out, deta_1_out, do_p, do_b, do_t, do_h, do_g,
-    dy_p, dy_b, dy_t, dy_h, dy_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, W_out_late__out, matrix5, z_p, z_b, z_t, z_h, z_g, matrix3,
+    dx_1_out, deta_1_out, do_p, do_b, do_t, do_h, do_g, dy_p, dy_b, dy_t, dy_h, dy_g,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -1044,8 +1037,8 @@ def backward_sweep_2(
         dW_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
-                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         dW = dW + (dW_slice,)
         m_ = m_ + (m__slice,)
@@ -1102,15 +1095,15 @@ def backward_sweep_2(
             if not EXACT:
                 write1_dW = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dW)
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dW_after = tl.dot(
                 (until[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), (kept * dW[n_m_]), input_precision="tf32x3"
             )  # ... + do^T diag(until) z
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dW_after2 = tl.dot(
                 (-until2[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), dW_after, input_precision="tf32x3"
@@ -1159,15 +1152,14 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    W_first, W_last, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g,
-    do_p, do_b, do_t, do_h, do_g, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    W_in_late__out, W_in_early__out, matrix4, matrix6, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g,
-    dx_out, dz_out, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    W_first, W_last, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g,
+    x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g, W_in_late__out, W_in_early__out, matrix4, matrix6,
+    dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g, dx_out, dz_out, eta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -1188,8 +1180,8 @@ def backward_sweep_3(
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
-                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None], mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
             )
         W = W + (W_slice,)
         m_ = m_ + (m__slice,)
@@ -1245,16 +1237,16 @@ def backward_sweep_3(
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(W[n_m_], DT)
             do_W = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_W, input_precision="tf32x3")  # do W
             if not EXACT:
                 do_W = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_W)
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dy_W = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), dy_W, input_precision="tf32x3")  # dy W
             if not EXACT:
@@ -1264,8 +1256,8 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             W_after = tl.dot(
-                (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
-                (kept * W[n_m_]), input_precision="tf32x3",
+                (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), (kept * W[n_m_]),
+                input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . until) x
             W_slice2 = W_after  # (33) kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
@@ -1303,8 +1295,8 @@ def backward_sweep_3(
             )  # W: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-read) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
+                dx_out + step * N + i[None, :] * (H * N) + n_[:, None], ((-read) + dx_1_each.to(tl.float32)),
+                mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
                 W_in_early__out
@@ -1332,7 +1324,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "fb10f239f3000c70")
+    config = choose(some.dtype, (N, M), "716f42adf5ae5278")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1353,13 +1345,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix2, keep_sums, keep_rests, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head,
-        matrix3, do, *strides(do, H), write1, *strides(write1, H), matrix4, own1,
+        matrix2, keep_sums, keep_rests, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head, matrix3,
+        do, *strides(do, H), write1, *strides(write1, H), matrix4, own1,
         *layout.at_once, layout.programs,
         N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         dW_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
@@ -1369,18 +1361,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             keep_sums.element_size()
             + keep_sums.element_size()
             + eta_by_head.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
-            elements=True,
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-            None, dW_ends, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2,
-            matrix1, eta_by_head, None, z, *strides(z, H),
+            None, dW_ends, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2, matrix1, eta_by_head,
+            None, z, *strides(z, H),
             *layout.swept, segments, layout.length(segments),
-            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -1399,18 +1389,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         keep_sums.element_size()
         + keep_sums.element_size()
         + eta_by_head.element_size()
-        + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
-        elements=True,
+        + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(), elements=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        dW_starts, dW_last, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2,
-        matrix1, eta_by_head, dy, z, *strides(z, H),
+        dW_starts, dW_last, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2, matrix1,
+        eta_by_head, dy, z, *strides(z, H),
         *layout.swept, segments, layout.length(segments),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "keep", "x", "z"}:
@@ -1418,13 +1406,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_2, (config.queues(layout.programs),),
-            matrix5, keep_sums, keep_rests, dy, *strides(dy, H), write1, *strides(write1, H), matrix6,
-            eta_by_head, x, *strides(x, H), own2, own1,
+            matrix5, keep_sums, keep_rests, dy, *strides(dy, H), write1, *strides(write1, H), matrix6, eta_by_head,
+            x, *strides(x, H), own2, own1,
             *layout.at_once, layout.programs,
             M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (dy.element_size() + write1.element_size()) + config.padded(N) * x.element_size(), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
@@ -1439,19 +1427,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             keep_sums.element_size()
             + keep_sums.element_size()
             + eta_by_head.element_size()
-            + config.chunk * (matrix5.element_size() + matrix3.element_size()),
-            x.element_size() + z.element_size(), elements=True,
+            + config.chunk * (matrix5.element_size() + matrix3.element_size()), x.element_size() + z.element_size(),
+            elements=True,
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-            dW_starts, keep_sums, keep_rests, eta_by_head, x, *strides(x, H),
-            write1, *strides(write1, H), W_out_late_, matrix5, z, *strides(z, H), matrix3, dx_1, deta_1,
-            do, *strides(do, H), dy, *strides(dy, H),
+            dW_starts, keep_sums, keep_rests, eta_by_head, x, *strides(x, H), write1, *strides(write1, H), W_out_late_,
+            matrix5, z, *strides(z, H), matrix3, dx_1, deta_1, do, *strides(do, H), dy, *strides(dy, H),
             *layout.swept, segments, layout.length(segments),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"keep", "x", "z"}:
@@ -1496,14 +1482,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ):
             launch(
                 backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-                W_starts, W_last if keeps else None, keep_sums, keep_rests, z, *strides(z, H),
-                do, *strides(do, H), x, *strides(x, H), dy, *strides(dy, H), W_in_late_, W_in_early_,
-                matrix4, matrix6, dx_1, *strides(dx_1, H), dx, dz, eta_by_head, write1, *strides(write1, H),
+                W_starts, W_last if keeps else None, keep_sums, keep_rests, z, *strides(z, H), do, *strides(do, H),
+                x, *strides(x, H), dy, *strides(dy, H), W_in_late_, W_in_early_, matrix4, matrix6, dx_1, *strides(dx_1, H), dx,
+                dz, eta_by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),
-                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     dx_1 = eta_by_head = matrix4 = matrix6 = None
     if needs & {"keep"}:
@@ -1512,8 +1497,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_state_adjoint = boundary_sums(
-            keep_sums, keep_rests, W_at_ends, layout, segments, config.exact, out_late=W_out_late_,
-            in_late=W_in_late_, in_early=W_in_early_, own_late=own1, own_early=own2,
+            keep_sums, keep_rests, W_at_ends, layout, segments, config.exact, out_late=W_out_late_, in_late=W_in_late_,
+            in_early=W_in_early_, own_late=own1, own_early=own2,
         )
     W_in_early_ = W_in_late_ = W_out_late_ = keep_rests = keep_sums = own1 = own2 = None
     if "x" in needs:
@@ -1533,6 +1518,319 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         initial["W"] = dW_last
     dW_last = None
     return gradients, initial
+
+
+@gluon.jit
+def forward_joined_consumer(
+    W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    x_ring, z_ring, y_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
+    matrix2_ring, since2_ring, o_out_tile, N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr,
+    block_m_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_m_, block_n_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_m_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, block_n_, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    o_out_tile_tiles = tma.make_tensor_descriptor(
+        o_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_], swizzled(block_m_, o_out.dtype.element_ty)
+    )
+    W_2 = (
+        gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+        + gl.load(
+            W_first
+            + sh * M * N
+            + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+            + gl.arange(0, block_n_, layout=tile1_columns)[None, :],
+            mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+            & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :], other=0.0,
+        )
+        if W_first is not None
+        else gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+    )
+    W_2_operand = gl.convert_layout(W_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x_W_2 = begun(W_2_operand, x_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # x W^T
+            z_W_2 = begun(W_2_operand, z_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # z W^T
+            x_W_2 = warpgroup_mma_wait(1, deps=(x_W_2,))
+            x_W_2_moved = gl.convert_layout(x_W_2, left2)
+            y_each = y_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            known = (since_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * x_W_2_moved) + (
+                -y_each.to(gl.float32)
+            )
+            write_left = known.to(DT)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            write = begun(
+                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix1 known
+            W_after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * W_2
+            z_W_2 = warpgroup_mma_wait(1, deps=(z_W_2,))
+            write = warpgroup_mma_wait(0, deps=(write,))
+            W_after_left_made = (
+                -number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write
+            ).to(DT)
+            W_after_left = gl.convert_layout(W_after_left_made, left3)
+            W_after = warpgroup_mma(
+                W_after_left, x_ring.index(stage).slice(within * C, C), W_after_onto, is_async=True
+            )  # ... + -write^T diag(eta . until) x
+            matrix2_write_left_made = write.to(DT)
+            matrix2_write_left = gl.convert_layout(matrix2_write_left_made, left2)
+            matrix2_write = begun(
+                matrix2_write_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix2 write
+            W_after = warpgroup_mma_wait(1, deps=(W_after,))
+            W_2 = W_after
+            W_2_operand = gl.convert_layout(W_2.to(DT), left1)
+            matrix2_write = warpgroup_mma_wait(0, deps=(matrix2_write,))
+            o = (since2_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * z_W_2) + (
+                -matrix2_write
+            )  # (32) diag(since) z W^T - matrix2 write
+            fence_async_shared()
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            tma.store_wait(0)
+            o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], o_out_tile)
+    if W_last is not None:
+        if segment == segments - 1:
+            gl.store(
+                W_last
+                + (sh // H // segments * H + h) * M * N
+                + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+                + gl.arange(0, block_n_, layout=tile1_columns)[None, :], W_2,
+                mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+                & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_joined_preparer(
+    count, chunk_ready, chunk_empty, x_ring, z_ring, keep_a_ring, keep_a_before_ring, eta_ring, prepared_ready,
+    prepared_empty, matrix2_ring, solved_places, solved_ring, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, LEVELS: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        x_x = begun(x_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # x x^T
+        z_x = begun(z_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # z x^T
+        seen2 = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log22 = (
+            keep_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - keep_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m2 = gl.exp2(gl.where(seen2, log22, float("-inf")))  # decays from write to read
+        x_x = warpgroup_mma_wait(1, deps=(x_x,))
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            keep_a_before_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - keep_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        x_x_moved = on_diagonal(x_x, TOGETHER, blocks1)
+        system = -eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (m * x_x_moved)
+        z_x = warpgroup_mma_wait(0, deps=(z_x,))
+        z_x_moved = on_diagonal(z_x, TOGETHER, blocks1)
+        matrix2 = eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            m2 * z_x_moved
+        )  # ((z x^T) . m) diag(eta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def forward_joined_loader(
+    keep_sums, x_t, y_t, z_t, eta_by_head, T, tile, begin, stop, bh, count, x_p_2, y_p_2, z_p_2, chunk_ready,
+    chunk_empty, x_ring, z_ring, y_ring, since_ring, kept_ring, number1_ring, since2_ring, keep_a_ring, eta_ring,
+    keep_a_before_ring, N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, N], [x_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    z_tiles = tma.make_tensor_descriptor(z_p_2, [stop, N], [z_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    y_tiles = tma.make_tensor_descriptor(y_p_2, [stop, M], [y_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        keep_a_before = gl.where(
+            t0_each < stop,
+            gl.load(
+                keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C) - 1, last_each),
+                mask=(gl.arange(0, TOGETHER * C, layout=each) % C) > 0, other=0,
+            ),
+            0.0,
+        )
+        keep_a = gl.where(
+            t0_each < stop,
+            gl.load(keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        eta = gl.load(
+            eta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        keep_a_end = gl.where(t0_each < stop, gl.load(keep_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, x_tiles.block_type.nbytes + z_tiles.block_type.nbytes + y_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), 0], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(z_tiles, [t0.to(gl.int32), 0], ready, z_ring.index(stage))
+        tma.async_copy_global_to_shared(y_tiles, [t0.to(gl.int32), tile * block_m_], ready, y_ring.index(stage))
+        since = gl.exp2(keep_a_before)
+        since2 = gl.exp2(keep_a)
+        kept = gl.exp2(keep_a_end)
+        until = gl.exp2(keep_a_end - keep_a)
+        number1 = until * eta
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        number1_ring.index(stage).store(number1)
+        since2_ring.index(stage).store(since2)
+        keep_a_ring.index(stage).store(keep_a)
+        eta_ring.index(stage).store(eta)
+        keep_a_before_ring.index(stage).store(keep_a_before)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def forward_joined_roles(
+    W_first, W_last, keep_sums, keep_rests, x_p, x_b, x_t, x_h, x_g, y_p, y_b, y_t, y_h, y_g,
+    z_p, z_b, z_t, z_h, z_g, o_out, eta_by_head,
+    T, H, chunks, starts, segments, length,
+    N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of W. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(M, block_m_)
+    sh = (gl.program_id(0) // gl.cdiv(M, block_m_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    y_p_2 = y_p + (b * y_b + h // y_g * y_h)
+    z_p_2 = z_p + (b * z_b + h // z_g * z_h)
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    y_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    since2_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    keep_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    keep_a_before_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    o_out_tile = room(o_out.dtype.element_ty, C, block_m_)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (forward_joined_consumer, (
+                W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+                x_ring, z_ring, y_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
+                matrix2_ring, since2_ring, o_out_tile, N, M, block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (forward_joined_preparer, (
+                count, chunk_ready, chunk_empty, x_ring, z_ring, keep_a_ring, keep_a_before_ring, eta_ring, prepared_ready,
+                prepared_empty, matrix2_ring, solved_places, solved_ring, WARPS, STAGES, C, LEVELS, DT, TOGETHER,
+            )),
+            (forward_joined_loader, (
+                keep_sums, x_t, y_t, z_t, eta_by_head, T, tile, begin, stop, bh, count, x_p_2, y_p_2, z_p_2, chunk_ready,
+                chunk_empty, x_ring, z_ring, y_ring, since_ring, kept_ring, number1_ring, since2_ring, keep_a_ring, eta_ring,
+                keep_a_before_ring, N, M, block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_forward_joined(given, states, constants, packed=None, finals=True):
+    """Outputs and last states, by a kernel that makes all of them."""
+    x = steps(given["x"])
+    z = steps(given["z"])
+    y = steps(given["y"])
+    eta = steps(given["eta"])
+    keep = steps(given["keep"])
+    some = x
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
+    N = x.shape[-1]
+    M = y.shape[-1]
+    config = choose(some.dtype, (N, M), "716f42adf5ae5278")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    W_first = whole(states.get("W"))
+    W_starts = W_first
+    keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, layout, config.exact)
+    keep_extents = None
+    o = some.new_empty((B, T, H, M), dtype=some.dtype)
+    W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
+        M, config.padded(N) * (x.element_size() + z.element_size()),
+        keep_sums.element_size() + keep_sums.element_size() + eta_by_head.element_size(), y.element_size(),
+    )
+    launch_joined(
+        config, forward_joined_roles, ("N", "block_n_", "M", "block_m_"),
+        (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+        W_starts, W_last, keep_sums, keep_rests, x, *strides(x, H), y, *strides(y, H), z, *strides(z, H), o,
+        eta_by_head,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    eta_by_head = keep_rests = keep_sums = None
+    saved = {}
+    return {"o": o}, {"W": W_last}, saved
 
 
 def torch_step(given, states, constants, outputs, following):
@@ -1555,10 +1853,9 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, z_at, y_at, eta_at, keep_at, W_at, next_W_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2,
-    y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1, keep_stride0, keep_stride1,
-    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
+    x_at, z_at, y_at, eta_at, keep_at, W_at, next_W_at, o_at, rows_at, x_stride0, x_stride1, x_stride2,
+    z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1,
+    keep_stride0, keep_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -1626,8 +1923,7 @@ def steps_kernel(
     x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
     y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     keep_stride0, keep_stride1, keep_stride2, W_stride0, W_stride1, W_stride2, W_stride3,
-    kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
-    o_stride0, o_stride1, o_stride2,
+    kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3, o_stride0, o_stride1, o_stride2,
     heads, x_group, z_group, y_group, eta_group, keep_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1722,8 +2018,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_squared_weight_decay",
     arguments=(
-        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)), Argument("eta", "input", ()), Argument("keep", "decay", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)), Argument("y", "input", ("m",)),
+        Argument("eta", "input", ()), Argument("keep", "decay", ()),
     ),
     states=(("W", ("m", "n")),), outputs=(("o", ("m",)),),
 )
@@ -1731,9 +2027,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1744,8 +2039,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "keep"), constants=(),
-            dims=("n", "m"), tiled="m", shared=False, held=(("m", "n"),), smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "keep"), constants=(), dims=("n", "m"), tiled="m",
+            shared=False, held=(("m", "n"),), smallest=1,
         ),
     ),
     __name__,
@@ -1755,10 +2050,9 @@ OP = Op(
 @OP.named
 def gradient_descent_squared_weight_decay(
     x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, log_keep: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2, with weight decay: each step keeps a part of W.
 
@@ -1815,18 +2109,16 @@ def gradient_descent_squared_weight_decay(
     """
     return OP(
         {"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_squared_weight_decay_step(
-    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
-    eta: torch.Tensor, log_keep: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor,
+    log_keep: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gradient_descent_squared_weight_decay, for generation: one launch, no gradient.
 

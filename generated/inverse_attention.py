@@ -87,8 +87,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -314,8 +314,7 @@ def torch_forward_states(given, states, constants, exchange):
     k = steps_first(given["k"], dtype)
     map_3 = map_of_segment(
         _forward_states_1_chunks, _forward_states_1_composed,
-        (o, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, 1, CHUNK, dtype,
-        device, size_d, size_e,
+        (o, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of s
     ((s_first,),) = exchange(
@@ -372,8 +371,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     k = steps_first(given["k"], dtype)
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
-        (dv, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, -1, CHUNK, dtype,
-        device, size_d, size_e,
+        (dv, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of ds
     ((ds_last,),) = exchange(
@@ -386,9 +384,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_prologue_1(
     matrix1, lam_by_head, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, lam_sums, lam_rests,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -427,14 +424,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    s_first, s_last, s_linear, s_tail, s_tail_map, s_live, o_p, o_b, o_t, o_h, o_g,
-    q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, matrix1, write1_out, v_out, lam_by_head,
-    k_p, k_b, k_t, k_h, k_g,
+    s_first, s_last, s_linear, s_tail, s_tail_map, s_live, o_p, o_b, o_t, o_h, o_g, q_p, q_b, q_t, q_h, q_g,
+    lam_sums, lam_rests, matrix1, write1_out, v_out, lam_by_head, k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tiles = tl.cdiv(E, block_e)
@@ -463,8 +458,8 @@ def forward_sweep_1(
         s_slice = tl.zeros([block_e, block_d], tl.float32)
         if s_first is not None:
             s_slice += tl.load(
-                s_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                s_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if s_linear is not None:
             s_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -540,8 +535,8 @@ def forward_sweep_1(
             if s_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        s_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        s_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], s[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif s_last is not None:
             tl.store(
@@ -594,9 +589,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix1, lam_by_head, q, *strides(q, H), k, *strides(k, H), lam_sums, lam_rests,
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         s_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -610,14 +605,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         for tail, ends, linear in by_launch(s_ends, s_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                o, *strides(o, H), q, *strides(q, H), lam_sums, lam_rests, matrix1, None, None, lam_by_head,
-                k, *strides(k, H),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, o, *strides(o, H),
+                q, *strides(q, H), lam_sums, lam_rests, matrix1, None, None, lam_by_head, k, *strides(k, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, s_ends, s_linear, 0)
         tails = None
@@ -636,18 +629,17 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     s_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
         E, config.padded(D) * (q.element_size() + k.element_size()),
-        lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(),
-        o.element_size(), elements=True,
+        lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(), o.element_size(),
+        elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        s_starts, s_last, None, None, None, None, o, *strides(o, H), q, *strides(q, H), lam_sums,
-        lam_rests, matrix1, write1, v, lam_by_head, k, *strides(k, H),
+        s_starts, s_last, None, None, None, None, o, *strides(o, H), q, *strides(q, H), lam_sums, lam_rests, matrix1,
+        write1, v, lam_by_head, k, *strides(k, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = matrix1 = None
     saved = {"d91dd90777": write1}
@@ -667,9 +659,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 def backward_prologue_1(
     matrix1, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, lam_by_head,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -708,13 +699,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    ds_first, ds_last, dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums, lam_rests,
-    k_p, k_b, k_t, k_h, k_g, lam_by_head, matrix1, do_out, q_p, q_b, q_t, q_h, q_g,
+    ds_first, ds_last, dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, lam_by_head,
+    matrix1, do_out, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -735,8 +725,8 @@ def backward_sweep_1(
         ds_slice = tl.zeros([block_e, block_d], tl.float32)
         if ds_first is not None:
             ds_slice += tl.load(
-                ds_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                ds_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
@@ -800,8 +790,8 @@ def backward_sweep_1(
             if ds_last is not None:
                 if segment == 0:
                     tl.store(
-                        ds_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        ds[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        ds_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], ds[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -812,12 +802,11 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix2, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    lam_sums, lam_rests, matrix3, lam_by_head,
+    matrix2, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, lam_sums, lam_rests,
+    matrix3, lam_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -862,13 +851,12 @@ def backward_prologue_2(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     ds_first, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, lam_by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out, q_p, q_b, q_t, q_h, q_g,
-    matrix2, dk_out, dlog_lam_1_out, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out,
+    dlog_lam_1_out, do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -889,8 +877,8 @@ def backward_sweep_2(
         ds_slice = tl.zeros([block_d, block_e], tl.float32)
         if ds_first is not None:
             ds_slice += tl.load(
-                ds_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                ds_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         ds = ds + (ds_slice,)
         e = e + (e_slice,)
@@ -944,8 +932,8 @@ def backward_sweep_2(
             if not EXACT:
                 write1_ds = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_ds)
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             ds_after = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
@@ -965,8 +953,8 @@ def backward_sweep_2(
         read = (-matrix2_q) + (since[None, :] * write1_ds)  # (32) diag(since) write1 ds^T - matrix2 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((1.0 + (-lam))[None, :] * read), mask=d_ok[:, None] & i_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], ((1.0 + (-lam))[None, :] * read),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 dlog_lam_1_out
@@ -995,9 +983,9 @@ def backward_prologue_3(
     lam_by_head, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, lam_sums, lam_rests, own1_out, own2_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1053,14 +1041,12 @@ def backward_prologue_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    s_in_early__out, k_p, k_b, k_t, k_h, k_g, matrix3, dq_out, lam_by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
+    s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, s_in_early__out,
+    k_p, k_b, k_t, k_h, k_g, matrix3, dq_out, lam_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1081,8 +1067,8 @@ def backward_sweep_3(
         s_slice = tl.zeros([block_d, block_e], tl.float32)
         if s_first is not None:
             s_slice += tl.load(
-                s_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                s_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
@@ -1126,8 +1112,8 @@ def backward_sweep_3(
         s_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(s[n_e], DT)
             do_s = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_s, input_precision="tf32x3")  # do s^T
@@ -1138,8 +1124,8 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             s_after = tl.dot(
-                ((stepwise * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
-                (kept * s[n_e]), input_precision="tf32x3",
+                ((stepwise * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), (kept * s[n_e]),
+                input_precision="tf32x3",
             )  # ... + k^T diag((1 - lam) . until) write1
             s_slice2 = s_after  # (28) kept s + k^T diag((1 - lam) . until) write1
             s_next = s_next + (s_slice2,)
@@ -1199,9 +1185,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix1, k, *strides(k, H), q, *strides(q, H), lam_sums, lam_rests, lam_by_head,
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         ds_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -1213,13 +1199,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, ds_ends, dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H), lam_by_head,
-            matrix1, None, q, *strides(q, H),
+            None, ds_ends, dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H), lam_by_head, matrix1, None,
+            q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             ds_coming = exchange.begin(
@@ -1235,18 +1220,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     ds_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
     sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q.element_size()),
-        lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(),
-        dv.element_size(), elements=True,
+        lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(), dv.element_size(),
+        elements=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        ds_starts, ds_last, dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H),
-        lam_by_head, matrix1, do, q, *strides(q, H),
+        ds_starts, ds_last, dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H), lam_by_head, matrix1, do,
+        q, *strides(q, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = None
     if needs & {"k", "lam", "q"}:
@@ -1254,13 +1238,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_2, (config.queues(layout.programs),),
-            matrix2, do, *strides(do, H), write1, *strides(write1, H), lam_sums, lam_rests, matrix3,
-            lam_by_head,
+            matrix2, do, *strides(do, H), write1, *strides(write1, H), lam_sums, lam_rests, matrix3, lam_by_head,
             *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1277,13 +1260,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            ds_starts, lam_sums, lam_rests, k, *strides(k, H), lam_by_head, write1, *strides(write1, H),
-            s_out_late_, q, *strides(q, H), matrix2, dk, dlog_lam_1, do, *strides(do, H),
+            ds_starts, lam_sums, lam_rests, k, *strides(k, H), lam_by_head, write1, *strides(write1, H), s_out_late_,
+            q, *strides(q, H), matrix2, dk, dlog_lam_1, do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"lam", "q"}:
@@ -1291,13 +1273,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
             backward_prologue_3, (config.queues(layout.programs),),
-            lam_by_head, q, *strides(q, H), k, *strides(k, H), do, *strides(do, H),
-            write1, *strides(write1, H), lam_sums, lam_rests, own1, own2,
+            lam_by_head, q, *strides(q, H), k, *strides(k, H), do, *strides(do, H), write1, *strides(write1, H), lam_sums,
+            lam_rests, own1, own2,
             *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1316,13 +1298,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_,
-            k, *strides(k, H), matrix3, dq, lam_by_head, write1, *strides(write1, H),
+            s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_, k, *strides(k, H),
+            matrix3, dq, lam_by_head, write1, *strides(write1, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     lam_by_head = matrix3 = None
     if needs & {"lam"}:
@@ -1331,8 +1312,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_state_adjoint = boundary_sums(
-            lam_sums, lam_rests, s_at_ends, layout, segments, config.exact, out_late=s_out_late_,
-            in_early=s_in_early_, own_late=own2, own_early=own1, at_once=True,
+            lam_sums, lam_rests, s_at_ends, layout, segments, config.exact, out_late=s_out_late_, in_early=s_in_early_,
+            own_late=own2, own_early=own1, at_once=True,
         )
     lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
     if "q" in needs:
@@ -1434,8 +1415,7 @@ def steps_kernel(
     q_at, k_at, o_at, lam_at, s_at, kept_s_at, v_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     o_stride0, o_stride1, o_stride2, o_stride3, lam_stride0, lam_stride1, lam_stride2,
-    s_stride0, s_stride1, s_stride2, s_stride3,
-    kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
+    s_stride0, s_stride1, s_stride2, s_stride3, kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
     v_stride0, v_stride1, v_stride2, heads, q_group, k_group, o_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1524,8 +1504,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="inverse_attention",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("o", "input", ("e",)), Argument("lam", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("o", "input", ("e",)),
+        Argument("lam", "decay", ()),
     ),
     states=(("s", ("d", "e")),), outputs=(("v", ("e",)),),
 )
@@ -1533,9 +1513,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1546,8 +1525,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "o", "lam"), constants=(), dims=("d", "e"),
-            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "o", "lam"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1556,9 +1535,8 @@ OP = Op(
 
 @OP.named
 def inverse_attention(
-    q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -1614,18 +1592,17 @@ def inverse_attention(
     Source: Inverse attention
     """
     return OP(
-        {"q": q, "k": k, "o": o, "lam": log_lam}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "k": k, "o": o, "lam": log_lam}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def inverse_attention_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, o: torch.Tensor,
-    log_lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of inverse_attention, for generation: one launch, no gradient.
 

@@ -90,8 +90,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -249,8 +249,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t11 = t10.reciprocal()
     # (32) p: ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
     p, ds_C, ds_first = in_segments(
-        _backward_sweep_1,
-        (log_lam, -q * lam[..., None], dv * t10.reciprocal()[..., None], k * t11[..., None]),
+        _backward_sweep_1, (log_lam, -q * lam[..., None], dv * t10.reciprocal()[..., None], k * t11[..., None]),
         (ds_last,), lead, -1, CHUNK,
     )
     t14 = -q * lam[..., None]
@@ -326,8 +325,8 @@ def torch_forward_states(given, states, constants, exchange):
     lam = log_lam.exp()
     map_3 = map_of_segment(
         _forward_states_1_chunks, _forward_states_1_composed,
-        (o, log_lam, k * t8.reciprocal()[..., None], -q * lam[..., None]), lead, 1, CHUNK, dtype,
-        device, size_d, size_e,
+        (o, log_lam, k * t8.reciprocal()[..., None], -q * lam[..., None]), lead, 1, CHUNK, dtype, device, size_d,
+        size_e,
     )
     # what enters, of s
     ((s_first,),) = exchange(
@@ -386,8 +385,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     t11 = t8.reciprocal()
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
-        (dv * t8.reciprocal()[..., None], log_lam, -q * lam[..., None], k * t11[..., None]), lead,
-        -1, CHUNK, dtype, device, size_d, size_e,
+        (dv * t8.reciprocal()[..., None], log_lam, -q * lam[..., None], k * t11[..., None]), lead, -1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of ds
     ((ds_last,),) = exchange(
@@ -412,12 +411,12 @@ def forward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     q_k = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
     tl.store(ahead1_out + at, 1.0 / q_k, mask=i_ok)
@@ -425,12 +424,11 @@ def forward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    matrix1, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, lam_sums, lam_rests,
+    matrix1, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    lam_sums, lam_rests,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -470,14 +468,13 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    s_first, s_last, s_linear, s_tail, s_tail_map, s_live, o_p, o_b, o_t, o_h, o_g,
-    q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, matrix1, write1_out,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, k_p, k_b, k_t, k_h, k_g,
+    s_first, s_last, s_linear, s_tail, s_tail_map, s_live, o_p, o_b, o_t, o_h, o_g, q_p, q_b, q_t, q_h, q_g,
+    lam_sums, lam_rests, matrix1, write1_out, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tiles = tl.cdiv(E, block_e)
@@ -506,8 +503,8 @@ def forward_sweep_1(
         s_slice = tl.zeros([block_e, block_d], tl.float32)
         if s_first is not None:
             s_slice += tl.load(
-                s_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                s_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if s_linear is not None:
             s_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -572,8 +569,8 @@ def forward_sweep_1(
         s_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             s_after = tl.dot(
-                ((ahead1.to(tl.float32) * until)[None, :] * write1).to(DT), k[n_d].to(DT),
-                (kept * s[n_d]), input_precision="tf32x3",
+                ((ahead1.to(tl.float32) * until)[None, :] * write1).to(DT), k[n_d].to(DT), (kept * s[n_d]),
+                input_precision="tf32x3",
             )  # ... + k^T diag((ahead1) . until) write1
             s_slice2 = s_after  # (30) kept s + k^T diag((ahead1) . until) write1
             s_next = s_next + (s_slice2,)
@@ -583,8 +580,8 @@ def forward_sweep_1(
             if s_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        s_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        s_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], s[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif s_last is not None:
             tl.store(
@@ -615,11 +612,9 @@ def forward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_per_step_2(
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, v_out,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, write1_p, write1_b, write1_t, write1_h, write1_g, v_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -633,12 +628,12 @@ def forward_per_step_2(
     e = tl.arange(0, block_e)
     e_ok = e < E
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     write1 = tl.load(
         write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
@@ -676,34 +671,31 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         forward_prologue_1, (config.queues(layout.programs),),
-        matrix1, q, *strides(q, H), k, *strides(k, H), ahead1, *strides(ahead1, H), lam_sums,
-        lam_rests,
+        matrix1, q, *strides(q, H), k, *strides(k, H), ahead1, *strides(ahead1, H), lam_sums, lam_rests,
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         s_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         s_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
             E, config.padded(D) * (q.element_size() + k.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(),
-            elements=True, programs=config.crowd(config.padded(D)),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(), elements=True,
+            programs=config.crowd(config.padded(D)),
         )
         tails = tails_of(s_ends, s_linear, layout.length(segments), sweep.tile)
         for tail, ends, linear in by_launch(s_ends, s_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                o, *strides(o, H), q, *strides(q, H), lam_sums, lam_rests, matrix1, None,
-                ahead1, *strides(ahead1, H), k, *strides(k, H),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, o, *strides(o, H),
+                q, *strides(q, H), lam_sums, lam_rests, matrix1, None, ahead1, *strides(ahead1, H), k, *strides(k, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, s_ends, s_linear, 0)
         tails = None
@@ -721,18 +713,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     s_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
         E, config.padded(D) * (q.element_size() + k.element_size()),
-        lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(),
-        elements=True,
+        lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(), elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        s_starts, s_last, None, None, None, None, o, *strides(o, H), q, *strides(q, H), lam_sums,
-        lam_rests, matrix1, write1, ahead1, *strides(ahead1, H), k, *strides(k, H),
+        s_starts, s_last, None, None, None, None, o, *strides(o, H), q, *strides(q, H), lam_sums, lam_rests, matrix1,
+        write1, ahead1, *strides(ahead1, H), k, *strides(k, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     ahead1 = lam_rests = matrix1 = None
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -772,12 +762,12 @@ def backward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     q_k = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
     tl.store(ahead1_out + at, 1.0 / q_k, mask=i_ok)
@@ -788,9 +778,8 @@ def backward_prologue_1(
     matrix1, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -830,14 +819,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    ds_first, ds_last, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, matrix1, do_out,
-    q_p, q_b, q_t, q_h, q_g,
+    ds_first, ds_last, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums,
+    lam_rests, k_p, k_b, k_t, k_h, k_g, matrix1, do_out, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -858,8 +845,8 @@ def backward_sweep_1(
         ds_slice = tl.zeros([block_e, block_d], tl.float32)
         if ds_first is not None:
             ds_slice += tl.load(
-                ds_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                ds_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
@@ -925,8 +912,8 @@ def backward_sweep_1(
             if ds_last is not None:
                 if segment == 0:
                     tl.store(
-                        ds_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        ds[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        ds_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], ds[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -937,12 +924,10 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix2, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    lam_sums, lam_rests,
+    matrix2, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, lam_sums, lam_rests,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -981,15 +966,13 @@ def backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    ds_first, lam_sums, lam_rests, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    k_p, k_b, k_t, k_h, k_g, write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out,
-    q_p, q_b, q_t, q_h, q_g, matrix2, read1_out, dq_1_148c1f_out, dk_1_148c1f_out,
-    do_p, do_b, do_t, do_h, do_g,
+    ds_first, lam_sums, lam_rests, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, k_p, k_b, k_t, k_h, k_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out, q_p, q_b, q_t, q_h, q_g, matrix2, read1_out,
+    dq_1_148c1f_out, dk_1_148c1f_out, do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1010,8 +993,8 @@ def backward_sweep_2(
         ds_slice = tl.zeros([block_d, block_e], tl.float32)
         if ds_first is not None:
             ds_slice += tl.load(
-                ds_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                ds_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         ds = ds + (ds_slice,)
         e = e + (e_slice,)
@@ -1065,8 +1048,8 @@ def backward_sweep_2(
             if not EXACT:
                 write1_ds = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_ds)
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             ds_after = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
@@ -1125,12 +1108,12 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_3(
     matrix3, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, lam_sums, lam_rests,
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, own1_out, own2_out,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, own1_out, own2_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1191,15 +1174,13 @@ def backward_prologue_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    s_in_early__out, k_p, k_b, k_t, k_h, k_g, matrix3, dq_2_out,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, s_in_early__out,
+    k_p, k_b, k_t, k_h, k_g, matrix3, dq_2_out, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1220,8 +1201,8 @@ def backward_sweep_3(
         s_slice = tl.zeros([block_d, block_e], tl.float32)
         if s_first is not None:
             s_slice += tl.load(
-                s_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                s_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
@@ -1265,8 +1246,8 @@ def backward_sweep_3(
         s_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(s[n_e], DT)
             do_s = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_s, input_precision="tf32x3")  # do s^T
@@ -1277,8 +1258,8 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             s_after = tl.dot(
-                ((ahead1.to(tl.float32) * until)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), (kept * s[n_e]), input_precision="tf32x3",
+                ((ahead1.to(tl.float32) * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept * s[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag((ahead1) . until) write1
             s_slice2 = s_after  # (30) kept s + k^T diag((ahead1) . until) write1
             s_next = s_next + (s_slice2,)
@@ -1311,12 +1292,10 @@ def backward_sweep_3(
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_2(
     dq_2_p, dq_2_b, dq_2_t, dq_2_h, dq_2_g, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
-    dq_1_148c1f_sums, dq_1_148c1f_n, dv_p, dv_b, dv_t, dv_h, dv_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dk_1_148c1f_sums, dk_1_148c1f_n,
-    read1_p, read1_b, read1_t, read1_h, read1_g, dq_out, dk_out,
+    dq_1_148c1f_sums, dq_1_148c1f_n, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dk_1_148c1f_sums, dk_1_148c1f_n, read1_p, read1_b, read1_t, read1_h, read1_g, dq_out, dk_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1336,12 +1315,12 @@ def backward_per_step_2(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dq_1_148c1f = tl.zeros([ROWS], tl.float32)
     if dq_1_148c1f_sums is not None:
@@ -1350,8 +1329,8 @@ def backward_per_step_2(
                 dq_1_148c1f_sums + ((b * H + h) * dq_1_148c1f_n + tile) * T + step, mask=i_ok, other=0.0
             )
     dv = tl.load(
-        dv_p + h // dv_g * dv_h + (b * dv_b + step * dv_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        dv_p + h // dv_g * dv_h + (b * dv_b + step * dv_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     write1 = tl.zeros([ROWS, block_e], tl.float32)
     if write1_p is not None:
@@ -1376,8 +1355,7 @@ def backward_per_step_2(
     t1 = 1.0 / (k_q * k_q)
     if dq_out is not None:
         tl.store(
-            dq_out + at[:, None] * D + d[None, :],
-            dq_2 - ((write1_dv + dq_1_148c1f) * t1)[:, None] * k,
+            dq_out + at[:, None] * D + d[None, :], dq_2 - ((write1_dv + dq_1_148c1f) * t1)[:, None] * k,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dk_out is not None:
@@ -1422,31 +1400,28 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix1, k, *strides(k, H), q, *strides(q, H), lam_sums, lam_rests,
-        ahead1, *strides(ahead1, H),
+        matrix1, k, *strides(k, H), q, *strides(q, H), lam_sums, lam_rests, ahead1, *strides(ahead1, H),
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         ds_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         ds_linear = saved["s linear"].mT
         sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(),
-            elements=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, ds_ends, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests,
-            k, *strides(k, H), matrix1, None, q, *strides(q, H),
+            None, ds_ends, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H),
+            matrix1, None, q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             ds_coming = exchange.begin(
@@ -1462,18 +1437,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     ds_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
     sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q.element_size()),
-        lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(),
-        elements=True,
+        lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(), elements=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        ds_starts, ds_last, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests,
-        k, *strides(k, H), matrix1, do, q, *strides(q, H),
+        ds_starts, ds_last, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H),
+        matrix1, do, q, *strides(q, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = None
     if needs & {"k", "lam", "q"}:
@@ -1484,8 +1457,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "lam", "q"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1500,19 +1473,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         sweep = config.sweep(
             D, config.padded(E) * (write1.element_size() + do.element_size()),
-            lam_sums.element_size() + config.chunk * matrix2.element_size(),
-            k.element_size() + q.element_size(), elements=True,
+            lam_sums.element_size() + config.chunk * matrix2.element_size(), k.element_size() + q.element_size(),
+            elements=True,
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            ds_starts, lam_sums, lam_rests, ahead1, *strides(ahead1, H), k, *strides(k, H),
-            write1, *strides(write1, H), s_out_late_, q, *strides(q, H), matrix2, read1, dq_1_148c1f,
-            dk_1_148c1f, do, *strides(do, H),
+            ds_starts, lam_sums, lam_rests, ahead1, *strides(ahead1, H), k, *strides(k, H), write1, *strides(write1, H),
+            s_out_late_, q, *strides(q, H), matrix2, read1, dq_1_148c1f, dk_1_148c1f, do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"lam", "q"}:
@@ -1521,13 +1492,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_3, (config.queues(layout.programs),),
-            matrix3, do, *strides(do, H), write1, *strides(write1, H), ahead1, *strides(ahead1, H),
-            lam_sums, lam_rests, q, *strides(q, H), k, *strides(k, H), own1, own2,
+            matrix3, do, *strides(do, H), write1, *strides(write1, H), ahead1, *strides(ahead1, H), lam_sums, lam_rests,
+            q, *strides(q, H), k, *strides(k, H), own1, own2,
             *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1541,18 +1512,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         sweep = config.sweep(
             D, config.padded(E) * (do.element_size() + write1.element_size()),
-            lam_sums.element_size() + config.chunk * matrix3.element_size(),
-            q.element_size() + k.element_size(), elements=True,
+            lam_sums.element_size() + config.chunk * matrix3.element_size(), q.element_size() + k.element_size(),
+            elements=True,
         )
         launch(
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_,
-            k, *strides(k, H), matrix3, dq_2, ahead1, *strides(ahead1, H), write1, *strides(write1, H),
+            s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_, k, *strides(k, H),
+            matrix3, dq_2, ahead1, *strides(ahead1, H), write1, *strides(write1, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     ahead1 = matrix3 = None
     if needs & {"lam"}:
@@ -1561,8 +1531,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_state_adjoint = boundary_sums(
-            lam_sums, lam_rests, s_at_ends, layout, segments, config.exact, out_late=s_out_late_,
-            in_early=s_in_early_, own_late=own2, own_early=own1, at_once=True,
+            lam_sums, lam_rests, s_at_ends, layout, segments, config.exact, out_late=s_out_late_, in_early=s_in_early_,
+            own_late=own2, own_early=own1, at_once=True,
         )
     lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
     if needs & {"k", "q"}:
@@ -1570,9 +1540,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype) if "k" in needs else None
         launch(
             backward_per_step_2, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-            *((dq_2, *strides(dq_2, H)) if "q" in needs else (None, 0, 0, 0, 1)), q, *strides(q, H),
-            k, *strides(k, H), *((dq_1_148c1f, dq_1_148c1f.shape[2]) if "q" in needs else (None, 0)),
-            dv, *strides(dv, H),
+            *((dq_2, *strides(dq_2, H)) if "q" in needs else (None, 0, 0, 0, 1)), q, *strides(q, H), k, *strides(k, H),
+            *((dq_1_148c1f, dq_1_148c1f.shape[2]) if "q" in needs else (None, 0)), dv, *strides(dv, H),
             *((write1, *strides(write1, H)) if "q" in needs or "k" in needs else (None, 0, 0, 0, 1)),
             *((dk_1_148c1f, dk_1_148c1f.shape[2]) if "k" in needs else (None, 0)),
             *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)), dq, dk,
@@ -1686,8 +1655,7 @@ def steps_kernel(
     q_at, k_at, o_at, lam_at, s_at, kept_s_at, v_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     o_stride0, o_stride1, o_stride2, o_stride3, lam_stride0, lam_stride1, lam_stride2,
-    s_stride0, s_stride1, s_stride2, s_stride3,
-    kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
+    s_stride0, s_stride1, s_stride2, s_stride3, kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
     v_stride0, v_stride1, v_stride2, heads, q_group, k_group, o_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1779,8 +1747,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="inverse_attention_unstable",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("o", "input", ("e",)), Argument("lam", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("o", "input", ("e",)),
+        Argument("lam", "decay", ()),
     ),
     states=(("s", ("d", "e")),), outputs=(("v", ("e",)),),
 )
@@ -1788,9 +1756,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1801,8 +1768,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "o", "lam"), constants=(), dims=("d", "e"),
-            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "o", "lam"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1811,9 +1778,8 @@ OP = Op(
 
 @OP.named
 def inverse_attention_unstable(
-    q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -1869,18 +1835,17 @@ def inverse_attention_unstable(
     Source: Inverse attention
     """
     return OP(
-        {"q": q, "k": k, "o": o, "lam": log_lam}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "k": k, "o": o, "lam": log_lam}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def inverse_attention_unstable_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, o: torch.Tensor,
-    log_lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of inverse_attention_unstable, for generation: one launch, no gradient.
 

@@ -43,8 +43,8 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import combine, inner, later
 from chunkform.runtime.attention.kernels import (
-    averaged, finite, held, load_block, load_matrix, load_vector, log_sum_exp, online, products,
-    products_and, scaled_online, store_block, three_ones, weighted,
+    averaged, finite, held, load_block, load_matrix, load_vector, log_sum_exp, online, products, products_and,
+    scaled_online, store_block, three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, of_positions
 from chunkform.runtime.attention.op import AttentionOp
@@ -71,16 +71,15 @@ def features(given, constants, at):
     t_3 = inner(t_1, t_1, dtype)
     return {
         "query1": at.wide(t_0), "key1": at.wide(t_1), "value": at.wide(x_j),
-        "column1": at.per_position(((-0.5 * t_3 + t_2) * beta[..., None]), at.keys),
-        "scalar1": at.per_head(beta),
+        "column1": at.per_position(((-0.5 * t_3 + t_2) * beta[..., None]), at.keys), "scalar1": at.per_head(beta),
     }
 
 
 @triton.jit(do_not_specialize=["T", "EACH"])
 def key_features_kernel(
-    x_j_p, x_j_b, x_j_t, x_j_h, K_p, K_h, K_1, K_2, Q_p, Q_h, Q_1, Q_2, b_p, b_h, b_1,
-    beta_p, beta_h, query1_1_p, query1_1_b, query1_1_t, query1_1_h,
-    key1_1_p, key1_1_b, key1_1_t, key1_1_h, column1_p, column1_b, column1_t, column1_h,
+    x_j_p, x_j_b, x_j_t, x_j_h, K_p, K_h, K_1, K_2, Q_p, Q_h, Q_1, Q_2, b_p, b_h, b_1, beta_p, beta_h,
+    query1_1_p, query1_1_b, query1_1_t, query1_1_h, key1_1_p, key1_1_b, key1_1_t, key1_1_h,
+    column1_p, column1_b, column1_t, column1_h,
     T, H, EACH,
     D: tl.constexpr, BD: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
 ):
@@ -292,13 +291,11 @@ def score_scale(scalar1):
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p, scalar1_p, beside_p,
-    average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    column1_p, scalar1_p, beside_p, average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -385,14 +382,13 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p, scalar1_p, beside_p,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    column1_p, scalar1_p, beside_p, d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h, dscalar1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr, WITH_scalar1: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
+    WITH_scalar1: tl.constexpr,
 ):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -494,15 +490,12 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p, scalar1_p,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
-    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
-    dcolumn1_out,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    column1_p, scalar1_p, d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
+    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h, dcolumn1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -654,9 +647,9 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=("column1",), rows_=(),
-    scalars=("scalar1",), of_rows=("score1", "scalar1"), of_keys=("score1", "column1"),
-    normaliser="softmax", score_scale=score_scale, beside="column1",
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=("column1",), rows_=(), scalars=("scalar1",),
+    of_rows=("score1", "scalar1"), of_keys=("score1", "column1"), normaliser="softmax", score_scale=score_scale,
+    beside="column1",
 )
 
 
@@ -674,17 +667,15 @@ SIGNATURE = AttentionSignature(
     name="kattention",
     arguments=(
         AttentionArgument("x", "stream", ("E",)), AttentionArgument("Q", "parameter", ("D", "E")),
-        AttentionArgument("K", "parameter", ("D", "E")),
-        AttentionArgument("b", "parameter", ("D",)),
+        AttentionArgument("K", "parameter", ("D", "E")), AttentionArgument("b", "parameter", ("D",)),
         AttentionArgument("beta", "temperature", (), default=1.0),
     ),
     outputs=(("y", True, ("E",)),), values=(("value1", ("E",)),), normaliser="softmax",
-    gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "b": "b", "beta": "beta"},
-    scalars={"scalar1": ("beta",)},
+    gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "b": "b", "beta": "beta"}, scalars={"scalar1": ("beta",)},
 )
 OP = AttentionOp(
-    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
-    torch_energy, torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features), torch_energy,
+    torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
@@ -695,9 +686,9 @@ OP = AttentionOp(
 
 @OP.named
 def kattention(
-    x: torch.Tensor, Q: torch.Tensor, K: torch.Tensor, b: torch.Tensor,
-    beta: torch.Tensor | float | None = None, *, causal: bool = False, output_lse: bool = False,
-    context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
+    x: torch.Tensor, Q: torch.Tensor, K: torch.Tensor, b: torch.Tensor, beta: torch.Tensor | float | None = None, *,
+    causal: bool = False, output_lse: bool = False, context_parallel: object = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Kattention: softmax attention by the energy of a quadratic model of the key given the query.
 

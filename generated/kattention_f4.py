@@ -40,8 +40,8 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import combine, inner, later
 from chunkform.runtime.attention.kernels import (
-    averaged, finite, held, load_block, load_matrix, load_vector, log_sum_exp, online, products,
-    products_and, scaled_online, store_block, three_ones, weighted,
+    averaged, finite, held, load_block, load_matrix, load_vector, log_sum_exp, online, products, products_and,
+    scaled_online, store_block, three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, of_positions
 from chunkform.runtime.attention.op import AttentionOp
@@ -99,8 +99,8 @@ def key_features_kernel(
         store_block(query1_1_p + batch * query1_1_b + head * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
         store_block(key1_1_p + batch * key1_1_b + head * key1_1_h, start, key1_1_t, T, D, BD, BT, t_2)
         tl.store(
-            column1_p + batch * column1_b + head * column1_h + position.to(tl.int64) * column1_t,
-            t_3 - 0.5 * t_4, mask=position < T,
+            column1_p + batch * column1_b + head * column1_h + position.to(tl.int64) * column1_t, t_3 - 0.5 * t_4,
+            mask=position < T,
         )
 
 
@@ -117,8 +117,8 @@ def kernel_features(given, constants, at):
     if not fit(at, size_D, size_E):
         return features(given, constants, at)
     made = of_positions(
-        key_features_kernel, at, at.keys, (x_j,), (K, Q, b),
-        {"query1_1": size_D, "key1_1": size_D, "column1": None}, {"D": size_D, "E": size_E},
+        key_features_kernel, at, at.keys, (x_j,), (K, Q, b), {"query1_1": size_D, "key1_1": size_D, "column1": None},
+        {"D": size_D, "E": size_E},
     )
     return {
         "query1": at.wide(made["query1_1"]), "key1": at.wide(made["key1_1"]), "value": at.wide(x_j),
@@ -271,13 +271,11 @@ def score_scale():
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p, beside_p,
-    average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h, column1_p,
+    beside_p, average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -363,14 +361,12 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p, beside_p,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h, column1_p,
+    beside_p, d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -463,15 +459,12 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h, column1_p,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
-    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
-    dcolumn1_out,
+    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h, dcolumn1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -611,9 +604,8 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=("column1",), rows_=(),
-    scalars=(), of_rows=("score1",), of_keys=("score1", "column1"), normaliser="softmax",
-    score_scale=score_scale, beside="column1",
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=("column1",), rows_=(), scalars=(),
+    of_rows=("score1",), of_keys=("score1", "column1"), normaliser="softmax", score_scale=score_scale, beside="column1",
 )
 
 
@@ -631,15 +623,14 @@ SIGNATURE = AttentionSignature(
     name="kattention_f4",
     arguments=(
         AttentionArgument("x", "stream", ("E",)), AttentionArgument("Q", "parameter", ("D", "E")),
-        AttentionArgument("K", "parameter", ("D", "E")),
-        AttentionArgument("b", "parameter", ("D",)),
+        AttentionArgument("K", "parameter", ("D", "E")), AttentionArgument("b", "parameter", ("D",)),
     ),
     outputs=(("y", True, ("E",)),), values=(("value1", ("E",)),), normaliser="softmax",
     gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "b": "b"}, scalars={},
 )
 OP = AttentionOp(
-    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
-    torch_energy, torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features), torch_energy,
+    torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
@@ -651,8 +642,7 @@ OP = AttentionOp(
 @OP.named
 def kattention_f4(
     x: torch.Tensor, Q: torch.Tensor, K: torch.Tensor, b: torch.Tensor, *, causal: bool = False,
-    output_lse: bool = False, context_parallel: object = None, backend: str | None = None,
-    deterministic: bool = False,
+    output_lse: bool = False, context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention by the document's f4: the key as a Gaussian around Q x + b, without a temperature.
 

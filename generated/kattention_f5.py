@@ -39,8 +39,8 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import combine, inner, later
 from chunkform.runtime.attention.kernels import (
-    averaged, finite, held, load_block, load_matrix, load_vector, log_sum_exp, online, products,
-    products_and, scaled_online, store_block, three_ones, weighted,
+    averaged, finite, held, load_block, load_matrix, load_vector, log_sum_exp, online, products, products_and,
+    scaled_online, store_block, three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, of_positions
 from chunkform.runtime.attention.op import AttentionOp
@@ -71,8 +71,8 @@ def features(given, constants, at):
 
 @triton.jit(do_not_specialize=["T", "EACH"])
 def key_features_kernel(
-    x_j_p, x_j_b, x_j_t, x_j_h, K_p, K_h, K_1, K_2, b_p, b_h, b_1,
-    query1_1_p, query1_1_b, query1_1_t, query1_1_h, column1_p, column1_b, column1_t, column1_h,
+    x_j_p, x_j_b, x_j_t, x_j_h, K_p, K_h, K_1, K_2, b_p, b_h, b_1, query1_1_p, query1_1_b, query1_1_t, query1_1_h,
+    column1_p, column1_b, column1_t, column1_h,
     T, H, EACH,
     D: tl.constexpr, BD: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
 ):
@@ -93,8 +93,8 @@ def key_features_kernel(
         t_3 = tl.sum(t_1 * t_1, axis=1)
         store_block(query1_1_p + batch * query1_1_b + head * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
         tl.store(
-            column1_p + batch * column1_b + head * column1_h + position.to(tl.int64) * column1_t,
-            t_2 - 0.5 * t_3, mask=position < T,
+            column1_p + batch * column1_b + head * column1_h + position.to(tl.int64) * column1_t, t_2 - 0.5 * t_3,
+            mask=position < T,
         )
 
 
@@ -114,8 +114,8 @@ def kernel_features(given, constants, at):
         {"D": size_D, "E": size_E},
     )
     return {
-        "query1": at.wide(made["query1_1"]), "key1": at.wide(made["query1_1"]),
-        "value": at.wide(x_j), "column1": at.per_position(made["column1"], at.keys),
+        "query1": at.wide(made["query1_1"]), "key1": at.wide(made["query1_1"]), "value": at.wide(x_j),
+        "column1": at.per_position(made["column1"], at.keys),
     }
 
 
@@ -260,13 +260,11 @@ def score_scale():
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p, beside_p,
-    average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h, column1_p,
+    beside_p, average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -352,14 +350,12 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p, beside_p,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h, column1_p,
+    beside_p, d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -452,15 +448,12 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, column1_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h, column1_p,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
-    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
-    dcolumn1_out,
+    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h, dcolumn1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -600,9 +593,8 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=("column1",), rows_=(),
-    scalars=(), of_rows=("score1",), of_keys=("score1", "column1"), normaliser="softmax",
-    score_scale=score_scale, beside="column1",
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=("column1",), rows_=(), scalars=(),
+    of_rows=("score1",), of_keys=("score1", "column1"), normaliser="softmax", score_scale=score_scale, beside="column1",
 )
 
 
@@ -626,8 +618,8 @@ SIGNATURE = AttentionSignature(
     gradient_of={"x_i": "x", "x_j": "x", "K": "K", "b": "b"}, scalars={},
 )
 OP = AttentionOp(
-    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
-    torch_energy, torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features), torch_energy,
+    torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
@@ -638,9 +630,8 @@ OP = AttentionOp(
 
 @OP.named
 def kattention_f5(
-    x: torch.Tensor, K: torch.Tensor, b: torch.Tensor, *, causal: bool = False,
-    output_lse: bool = False, context_parallel: object = None, backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, K: torch.Tensor, b: torch.Tensor, *, causal: bool = False, output_lse: bool = False,
+    context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention by the document's f5: as f4, where the query's projection is the key's.
 

@@ -86,8 +86,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range,
-    has_small_range, large_ranges, later_sums, over_block, reach, span,
+    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
+    large_ranges, later_sums, over_block, reach, span,
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
@@ -105,12 +105,11 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
-    triangular_inverse,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask, triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
@@ -361,9 +360,8 @@ def torch_forward_states(given, states, constants, exchange):
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
-        (v, log_alpha, -k * alpha, k * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (v, log_alpha, -k * alpha, k * beta[..., None]), lead, 1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -423,9 +421,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed,
-        (k, log_alpha, -k * alpha * beta[..., None], q, do), lead, -1, CHUNK, dtype, device, size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (k, log_alpha, -k * alpha * beta[..., None], q, do),
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -436,12 +433,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents,
-    scaled1_p, scaled2_p, scaled3_p, matrix1, beta_by_head, matrix2,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents, scaled1_p, scaled2_p,
+    scaled3_p, matrix1, beta_by_head, matrix2,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -474,16 +470,15 @@ def forward_prologue_1(
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
             products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -491,8 +486,8 @@ def forward_prologue_1(
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         products2 = decayed_product(
             products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -507,13 +502,13 @@ def forward_prologue_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         alpha_a_end = over_block(
-            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D, (last), d,
+            d_ok, last, H * D, C, CHUNK,
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_rests + step * D,
+                (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -531,20 +526,18 @@ def forward_prologue_1(
         mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # solved
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[None, :] * products),
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * products),
         mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents,
-    scaled1_p, scaled2_p, scaled3_p, matrix1, beta_by_head, matrix2,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents, scaled1_p, scaled2_p,
+    scaled3_p, matrix1, beta_by_head, matrix2,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -583,26 +576,23 @@ def forward_prologue_1_slow(
                         tl.load(
                             alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                        H * D, C, CHUNK,
+                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE,
-                        EXACT, DT,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -610,25 +600,24 @@ def forward_prologue_1_slow(
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     products2 = decayed_product(
                         products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
-                        EXACT, DT,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     alpha_a_end = over_block(
-                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     alpha_n_end = (
                         over_block(
@@ -640,8 +629,8 @@ def forward_prologue_1_slow(
                     )
                     until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 system = -beta[None, :] * products2
@@ -651,22 +640,19 @@ def forward_prologue_1_slow(
                     mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # solved
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    (beta[None, :] * products),
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * products),
                     mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
-    v_p, v_b, v_t, v_h, v_g, matrix1, scaled2_p, matrix2, write1_out, o_out, alpha_sums,
-    alpha_rests, beta_by_head, scaled3_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g,
+    matrix1, scaled2_p, matrix2, write1_out, o_out, alpha_sums, alpha_rests, beta_by_head, scaled3_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -695,8 +681,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -744,23 +730,23 @@ def forward_sweep_1(
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled2_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_S, input_precision="tf32x3"
             )  # scaled2 S
             kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled3_slice = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -802,8 +788,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -859,23 +845,21 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled3 = some.new_empty((B, H, T, D))
     launch(
         forward_prologue_1, (layout.programs,),
-        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
-        scaled2, scaled3, matrix1, beta_by_head, matrix2,
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1, scaled2, scaled3,
+        matrix1, beta_by_head, matrix2,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
-        scaled2, scaled3, matrix1, beta_by_head, matrix2,
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1, scaled2, scaled3,
+        matrix1, beta_by_head, matrix2,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     alpha_extents = None
     if segments > 1 or exchange is not None:
@@ -883,21 +867,20 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
             E, config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-            config.chunk * matrix1.element_size() + beta_by_head.element_size(), v.element_size(),
-            elements=True, programs=config.crowd(config.padded(D), slim=False),
+            config.chunk * matrix1.element_size() + beta_by_head.element_size(), v.element_size(), elements=True,
+            programs=config.crowd(config.padded(D), slim=False),
         )
         tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                None, scaled1, v, *strides(v, H), matrix1, scaled2, matrix2, None, None, alpha_sums,
-                alpha_rests, beta_by_head, scaled3,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, None, scaled1,
+                v, *strides(v, H), matrix1, scaled2, matrix2, None, None, alpha_sums, alpha_rests, beta_by_head, scaled3,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK,
-                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -916,20 +899,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + beta_by_head.element_size(),
         v.element_size(), elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H),
-        matrix1, scaled2, matrix2, write1, o, alpha_sums, alpha_rests, beta_by_head, scaled3,
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H), matrix1, scaled2, matrix2,
+        write1, o, alpha_sums, alpha_rests, beta_by_head, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     alpha_rests = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
@@ -946,12 +928,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
-    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents, scaled1_p, scaled3_p,
+    scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -984,16 +965,15 @@ def backward_prologue_1(
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
             products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -1001,20 +981,20 @@ def backward_prologue_1(
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         products2 = decayed_product(
             products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         alpha_a_end = over_block(
-            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D, (last), d,
+            d_ok, last, H * D, C, CHUNK,
         )
         alpha_n_end = (
             over_block(
-                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_rests + step * D,
+                (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1048,12 +1028,11 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
-    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents, scaled1_p, scaled3_p,
+    scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1092,26 +1071,23 @@ def backward_prologue_1_slow(
                         tl.load(
                             alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                        H * D, C, CHUNK,
+                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     alpha_n = (
                         over_block(
                             tl.load(
-                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
-                        EXACT, DT,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -1119,16 +1095,15 @@ def backward_prologue_1_slow(
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     products2 = decayed_product(
                         products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE,
-                        EXACT, DT,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     alpha_a_end = over_block(
-                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     alpha_n_end = (
                         over_block(
@@ -1140,17 +1115,17 @@ def backward_prologue_1_slow(
                     )
                     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1167,14 +1142,13 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2,
-    matrix1, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out,
-    dbeta_0_out, alpha_sums, alpha_rests, scaled2_p, scaled3_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out, alpha_sums, alpha_rests, scaled2_p,
+    scaled3_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1195,8 +1169,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1243,23 +1217,23 @@ def backward_sweep_1(
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after_slice = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
             scaled3_slice = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after = dS_after + (dS_after_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -1301,8 +1275,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1313,15 +1287,14 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dv_p, dv_b, dv_t, dv_h, dv_g,
-    k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out,
-    dk_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out, dk_out,
+    S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1349,21 +1322,21 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     alpha_a_end = over_block(
-        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D, (last), d, d_ok,
+        last, H * D, C, CHUNK,
     )
     alpha_n_end = (
         over_block(
-            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_rests + step * D, (last), d,
+            d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1384,16 +1357,14 @@ def backward_read_1(
     alpha_n = (
         over_block(
             tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-            CHUNK,
+            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     decayed = decayed_sum(
-        reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
-        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        SMALL_RANGE, EXACT, DT,
+        reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a, alpha_n,
+        alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -1405,9 +1376,8 @@ def backward_read_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     own = diagonal(reads2, C)
     decayed2 = decayed_sum(
-        reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
-        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        SMALL_RANGE, EXACT, DT,
+        reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a, alpha_n,
+        alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
@@ -1422,8 +1392,7 @@ def backward_read_1(
     sums = tl.sum(
         tl.where(
             i_ok[:, None],
-            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * k.to(tl.float32))), 0.0),
-            0.0,
+            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * k.to(tl.float32))), 0.0), 0.0,
         ),
         axis=0,
     )  # out
@@ -1431,9 +1400,8 @@ def backward_read_1(
     reads3 = do_write1
     own2 = diagonal(reads3, C)
     decayed4 = decayed_sum(
-        reads3, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-        last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        reads3, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
     decayed5 = decayed4 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
     if not SMALL_RANGE:
@@ -1450,8 +1418,7 @@ def backward_read_1(
             alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        alpha_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        alpha_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     alpha_n_before = (
         over_block(
@@ -1459,16 +1426,16 @@ def backward_read_1(
                 alpha_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            alpha_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-            last, H * D, C, CHUNK,
+            alpha_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+            CHUNK,
         )
         if EXACT
         else 0
     )
     decayed6 = decayed_sum(
-        reads4, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before, alpha_a, alpha_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        reads4, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+        alpha_a_before, alpha_n_before, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
@@ -1480,8 +1447,8 @@ def backward_read_1(
     alpha = (
         tl.exp(
             tl.load(
-                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
             ).to(tl.float32)
         )
         if EXACT
@@ -1491,8 +1458,8 @@ def backward_read_1(
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (44) dq
     dk = (-(read2 * alpha)) + (beta[:, None] * read)  # dk
     tl.store(
-        dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-(read2 * alpha)) + (beta[:, None] * read)), mask=i_new[:, None] & d_ok[None, :],
+        dk_out + step * D + i[:, None] * (H * D) + d[None, :], ((-(read2 * alpha)) + (beta[:, None] * read)),
+        mask=i_new[:, None] & d_ok[None, :],
     )  # dk
     end = spans - sums
     total = end[None, :] + later_sums(
@@ -1514,15 +1481,14 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_slow(
-    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dv_p, dv_b, dv_t, dv_h, dv_g,
-    k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out,
-    dk_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out, dk_out,
+    S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1567,8 +1533,8 @@ def backward_read_1_slow(
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 alpha_a_end = over_block(
-                    tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), alpha_sums + step * D,
+                    (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 alpha_n_end = (
                     over_block(
@@ -1583,8 +1549,8 @@ def backward_read_1_slow(
                     S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 dv = tl.load(
                     dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1598,25 +1564,23 @@ def backward_read_1_slow(
                     tl.load(
                         alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                     ),
-                    alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                    C, CHUNK,
+                    alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 alpha_n = (
                     over_block(
                         tl.load(
-                            alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                            mask=(d_ok)[None, :], other=0,
+                            alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                            other=0,
                         ),
-                        alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                        H * D, C, CHUNK,
+                        alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    reads, k.to(tl.float32), alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
+                    alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+                    DT,
                 )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -1632,9 +1596,9 @@ def backward_read_1_slow(
                 )
                 own = diagonal(reads2, C)
                 decayed2 = decayed_sum(
-                    reads2, q.to(tl.float32), alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
+                    alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+                    DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
@@ -1659,8 +1623,8 @@ def backward_read_1_slow(
                 own2 = diagonal(reads3, C)
                 decayed4 = decayed_sum(
                     reads3, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
                 decayed5 = decayed4 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
                 if not SMALL_RANGE:
@@ -1677,8 +1641,8 @@ def backward_read_1_slow(
                         alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    alpha_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    alpha_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                    C, CHUNK,
                 )
                 alpha_n_before = (
                     over_block(
@@ -1686,17 +1650,16 @@ def backward_read_1_slow(
                             alpha_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        alpha_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        alpha_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                        H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed6 = decayed_sum(
                     reads4, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before,
-                    alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-                    SMALL_RANGE, EXACT, DT,
+                    alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before, alpha_a, alpha_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
@@ -1722,8 +1685,7 @@ def backward_read_1_slow(
                 dk = (-(read2 * alpha)) + (beta[:, None] * read)  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((-(read2 * alpha)) + (beta[:, None] * read)),
-                    mask=i_new[:, None] & d_ok[None, :],
+                    ((-(read2 * alpha)) + (beta[:, None] * read)), mask=i_new[:, None] & d_ok[None, :],
                 )  # dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -1777,42 +1739,39 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled2 = some.new_empty((B, H, T, D))
     launch(
         backward_prologue_1, (layout.programs,),
-        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
-        scaled3, scaled2, matrix2, matrix1, beta_by_head,
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1, scaled3, scaled2,
+        matrix2, matrix1, beta_by_head,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
-        scaled3, scaled2, matrix2, matrix1, beta_by_head,
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1, scaled3, scaled2,
+        matrix2, matrix1, beta_by_head,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         sweep = config.sweep(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+            E, config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
             do.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, beta_by_head,
-            write1, *strides(write1, H), None, None, alpha_sums, alpha_rests, scaled2, scaled3,
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, beta_by_head, write1, *strides(write1, H),
+            None, None, alpha_sums, alpha_rests, scaled2, scaled3,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1829,21 +1788,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     sweep = config.sweep(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
         do.element_size() + write1.element_size(), elements=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1,
-        beta_by_head, write1, *strides(write1, H), dv, dbeta_0, alpha_sums, alpha_rests, scaled2,
-        scaled3,
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1, beta_by_head,
+        write1, *strides(write1, H), dv, dbeta_0, alpha_sums, alpha_rests, scaled2, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"alpha", "k", "q"}:
@@ -1852,25 +1809,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1, *strides(write1, H),
-            dv, *strides(dv, H), k, *strides(k, H), alpha_extents, do, *strides(do, H),
-            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1, *strides(write1, H), dv, *strides(dv, H),
+            k, *strides(k, H), alpha_extents, do, *strides(do, H), q, *strides(q, H), beta_by_head,
+            alpha, *strides(alpha, H), dq, dk, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1, *strides(write1, H),
-            dv, *strides(dv, H), k, *strides(k, H), alpha_extents, do, *strides(do, H),
-            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1, *strides(write1, H), dv, *strides(dv, H),
+            k, *strides(k, H), alpha_extents, do, *strides(do, H), q, *strides(q, H), beta_by_head,
+            alpha, *strides(alpha, H), dq, dk, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     alpha_extents = alpha_rests = alpha_sums = dS_checkpoints = None
     gradients, initial = {}, {}
@@ -1915,12 +1870,10 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
-    alpha_stride0, alpha_stride1, alpha_stride2, S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
-    heads, q_group, k_group, v_group, beta_group, alpha_group,
+    q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    alpha_stride0, alpha_stride1, alpha_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group, alpha_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
@@ -1986,10 +1939,8 @@ def steps_kernel(
     q_at, k_at, v_at, beta_at, alpha_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
-    alpha_stride0, alpha_stride1, alpha_stride2, alpha_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
+    alpha_stride0, alpha_stride1, alpha_stride2, alpha_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, alpha_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -2084,9 +2035,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="kimi_delta_attention",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
-        Argument("alpha", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()), Argument("alpha", "decay", ("d",)),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -2094,9 +2044,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"c0cc4e5ad4": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"c0cc4e5ad4": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -2111,8 +2060,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "alpha"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "alpha"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2122,10 +2071,9 @@ OP = Op(
 @OP.named
 def kimi_delta_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_alpha: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule.
 
@@ -2182,18 +2130,16 @@ def kimi_delta_attention(
     """
     return OP(
         {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def kimi_delta_attention_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    beta: torch.Tensor, log_alpha: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
+    log_alpha: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of kimi_delta_attention, for generation: one launch, no gradient.
 
@@ -2221,8 +2167,8 @@ def kimi_delta_attention_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out,
-        state_dtype, backend, deterministic,
+        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out, state_dtype, backend,
+        deterministic,
     )
 
 

@@ -68,9 +68,9 @@ from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout, s
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate, lasting, power, span
 from chunkform.runtime.chunk_kernels.fused_backward import (
-    aligned, apart, block_state_adjoint, column_partial_sums, column_sums, in_place, may_be_fused,
-    over_rows, paired_states, row_partial_sums, row_sums, rows_of, stages_of, step_state_adjoint,
-    store_partial_sums, store_sums, total_of, warps_of,
+    aligned, apart, block_state_adjoint, column_partial_sums, column_sums, in_place, may_be_fused, over_rows,
+    paired_states, row_partial_sums, row_sums, rows_of, stages_of, step_state_adjoint, store_partial_sums, store_sums,
+    total_of, warps_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import pair
@@ -79,8 +79,8 @@ from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_role_sums import store_pair_sums, store_row_sums, store_state_products
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, fence_async_shared, gl, gluon, launch_fused_with_roles, launch_with_roles,
-    mbarrier, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, launch_fused_with_roles, launch_with_roles, mbarrier,
+    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
@@ -88,8 +88,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -283,8 +283,8 @@ def torch_forward_states(given, states, constants, exchange):
     log_lam = steps_first(given["lam"], dtype)
     v = steps_first(given["v"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (k, log_lam, v), lead, 1, LONG_CHUNK,
-        dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_lam, v), lead, 1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -327,8 +327,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     log_lam = steps_first(given["lam"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (q, log_lam, do), lead, -1,
-        LONG_CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_lam, do), lead, -1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -339,13 +339,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_checkpoints, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
-    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, o_out,
+    S_first, S_last, S_checkpoints, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, o_out,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -366,8 +365,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -378,8 +377,8 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -443,8 +442,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -454,21 +453,26 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin,
-    stop, count, first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring,
-    lam_a_ring, v_ring, until_ring, o_buffer, kept_ring, since_ring, o_out_tile, D: gl.constexpr,
-    E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
-    STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin, stop, count,
+    first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring, lam_a_ring, v_ring, until_ring, o_buffer,
+    kept_ring, since_ring, o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(block_e, C, WARPS)
     left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile3_columns: gl.constexpr = gl.SliceLayout(0, tile3)
     if S_checkpoints is not None:
         S_checkpoints_tile_tiles = tma.make_tensor_descriptor(
-            S_checkpoints + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
-            [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty),
+            S_checkpoints + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1], [block_e, block_d],
+            swizzled(block_d, S_checkpoints.dtype.element_ty),
         )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -478,11 +482,10 @@ def forward_sweep_1_consumer(
         + gl.load(
             S_first
             + sh * D * E
-            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-            + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
-            mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-            & ((tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))) < E)[:, None],
-            other=0.0,
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None], other=0.0,
         )
         if S_first is not None
         else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
@@ -497,36 +500,24 @@ def forward_sweep_1_consumer(
             S_checkpoints_tile.store(S_2.to(S_checkpoints_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(
-                S_checkpoints_tile_tiles,
-                [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_checkpoints_tile,
+                S_checkpoints_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0],
+                S_checkpoints_tile,
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
-        q_k_2 = warpgroup_mma(
-            q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # q k^T
-        q_S_2 = warpgroup_mma(
-            S_2_operand, q_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_e, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
-        )  # q S
-        seen = (
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
-        )
-        log2 = (
-            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
-            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
-        )
+        q_k_2 = begun(q_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile2)  # q k^T
+        q_S_2 = begun(S_2_operand, q_ring.index(stage).permute((1, 0)), tile3)  # q S
+        seen = gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :]
+        log2 = lam_a_ring.index(stage).load(tile2_rows)[:, None] - lam_a_ring.index(stage).load(tile2_columns)[None, :]
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         v_each = v_ring.index(stage).permute((1, 0)).load(left2)
-        S_after_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * v_each.to(gl.float32)).to(DT)
+        S_after_left = (until_ring.index(stage).load(left2_columns)[None, :] * v_each.to(gl.float32)).to(DT)
         q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
         o_right = (q_k_2 * m).to(DT)
         o_buffer.store(o_right)
         fence_async_shared()
-        S_after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * S_2
+        S_after_onto = kept_ring.index(stage).load(tile1_rows)[:, None] * S_2
         q_S_2 = warpgroup_mma_wait(0, deps=(q_S_2,))
-        o_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * q_S_2
+        o_onto = since_ring.index(stage).load(tile3_columns)[None, :] * q_S_2
         o = warpgroup_mma(
             v_ring.index(stage).permute((1, 0)), o_buffer.permute((1, 0)), o_onto, is_async=True
         )  # ... + ((q k^T) . m) v
@@ -547,22 +538,23 @@ def forward_sweep_1_consumer(
             gl.store(
                 S_last
                 + (sh // H // segments * H + h) * D * E
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-                + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
-                S_2,
-                mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-                & ((tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))) < E)[:, None],
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None], S_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def forward_sweep_1_loader(
-    lam_sums, q_t, v_t, k_t, T, tile, begin, stop, bh, count, q_p_2, v_p_2, k_p_2, chunk_ready,
-    chunk_empty, q_ring, k_ring, v_ring, lam_a_ring, until_ring, kept_ring, since_ring,
-    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    lam_sums, q_t, v_t, k_t, T, tile, begin, stop, bh, count, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, q_ring,
+    k_ring, v_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr, E: gl.constexpr,
+    block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr,
 ):
+    each: gl.constexpr = gl.BlockedLayout([C // 32], [32], [1], [0])
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
     v_tiles = tma.make_tensor_descriptor(v_p_2, [stop, E], [v_t, 1], [C, block_e], swizzled(block_e, DT))
@@ -572,9 +564,7 @@ def forward_sweep_1_loader(
         t0 = begin + gl.cast(n, gl.int64) * C
         last = gl.minimum(stop - t0, C).to(gl.int32) - 1
         at = bh * T + t0
-        lam_a = gl.load(
-            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
-        )
+        lam_a = gl.load(lam_sums + at + gl.minimum(gl.arange(0, C, layout=each), last))
         lam_a_end = gl.load(lam_sums + at + last)
         mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
         ready = chunk_ready.index(stage)
@@ -587,20 +577,19 @@ def forward_sweep_1_loader(
         until = gl.exp2(lam_a_end - lam_a)
         lam_a_ring.index(stage).store(lam_a)
         until_ring.index(stage).store(until)
-        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=one))
         since_ring.index(stage).store(since)
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1_roles(
-    S_first, S_last, S_checkpoints, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
-    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, o_out,
+    S_first, S_last, S_checkpoints, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, o_out,
     T, H, chunks, starts, segments, length, blocks,
-    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr,
-    ROWS: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
-    EXACT: gl.constexpr, DT: gl.constexpr,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr,
+    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S. Its warps have roles: consumer, loader."""
@@ -611,59 +600,39 @@ def forward_sweep_1_roles(
     segment = (sh // H % segments) if starts is None else (sh // H * 0)
     begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
     stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
-    first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
     first_block = (begin // C + (0 if starts is None else sh // H)).to(gl.int32)
     q_p_2 = q_p + (b * q_b + h // q_g * q_h)
     v_p_2 = v_p + (b * v_b + h // v_g * v_h)
     k_p_2 = k_p + (b * k_b + h // k_g * k_h)
-    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
-    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    q_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    k_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    v_ring = ring_of_tiles(DT, STAGES, C, block_e)
+    lam_a_ring = ring_of_numbers(STAGES, C)
+    until_ring = ring_of_numbers(STAGES, C)
+    kept_ring = ring_of_numbers(STAGES, 1)
+    since_ring = ring_of_numbers(STAGES, C)
     if S_checkpoints is not None:
-        S_checkpoints_tile = gl.allocate_shared_memory(
-            S_checkpoints.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty)
-        )
+        S_checkpoints_tile = room(S_checkpoints.dtype.element_ty, block_e, block_d)
     else:
         S_checkpoints_tile: gl.constexpr = None
-    o_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    o_out_tile = gl.allocate_shared_memory(
-        o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
-    )
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=2)
-        mbarrier.init(chunk_empty.index(stage), count=1)
+    o_buffer = room(DT, C, C)
+    o_out_tile = room(o_out.dtype.element_ty, C, block_e)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                forward_sweep_1_consumer,
-                (
-                    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b,
-                    segment, begin, stop, count, first_block, S_checkpoints_tile, chunk_ready,
-                    chunk_empty, q_ring, k_ring, lam_a_ring, v_ring, until_ring, o_buffer,
-                    kept_ring, since_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, ROWS,
-                    C, DT,
-                ),
-            ),
-            (
-                forward_sweep_1_loader,
-                (
-                    lam_sums, q_t, v_t, k_t, T, tile, begin, stop, bh, count, q_p_2, v_p_2, k_p_2,
-                    chunk_ready, chunk_empty, q_ring, k_ring, v_ring, lam_a_ring, until_ring,
-                    kept_ring, since_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (forward_sweep_1_consumer, (
+                S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin, stop, count,
+                first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring, lam_a_ring, v_ring, until_ring,
+                o_buffer, kept_ring, since_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, ROWS, C, DT,
+            )),
+            (forward_sweep_1_loader, (
+                lam_sums, q_t, v_t, k_t, T, tile, begin, stop, bh, count, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, q_ring,
+                k_ring, v_ring, lam_a_ring, until_ring, kept_ring, since_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -678,7 +647,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7072d21442d34a81")
+    config = choose(some.dtype, (D, E), "490d934345bb7aec")
     config = with_roles(config, D, q, v, k)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
@@ -693,20 +662,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         sweep = config.sweep(E, config.padded(D) * k.element_size(), lam_sums.element_size(), v.element_size())
         launch(
             forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, S_ends, None, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
-            k, *strides(k, H), None,
+            None, S_ends, None, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), None,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, layout, segments, True, decay=(lam_sums, lam_rests),
-                        axis=0, exact=config.exact,
+                        "S", S_first, S_ends, layout, segments, True, decay=(lam_sums, lam_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -725,13 +692,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     launch_with_roles(
         config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"),
         (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, S_checkpoints, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
-        k, *strides(k, H), o,
+        S_starts, S_last, S_checkpoints, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H),
+        o,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     saved = {}
@@ -748,13 +714,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole_ends(
-    dS_first, dS_last, lam_sums, lam_rests, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g,
+    dS_first, dS_last, lam_sums, lam_rests, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -775,8 +739,8 @@ def backward_whole_ends(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -785,8 +749,8 @@ def backward_whole_ends(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -827,8 +791,8 @@ def backward_whole_ends(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -839,14 +803,13 @@ def backward_whole_ends(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole(
-    S_checkpoints, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out,
-    S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out,
-    dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
+    S_checkpoints, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out, S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out, dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS."""
     sh = tl.program_id(0).to(tl.int64)
@@ -979,8 +942,8 @@ def backward_whole(
         if dS_last is not None:
             if segment == 0:
                 tl.store(
-                    dS_last + (sh // H // segments * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS, mask=d_ok[None, :] & e_ok[:, None],
+                    dS_last + (sh // H // segments * H + h) * D * E + d[None, :] * E + e[:, None], dS,
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
         tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
@@ -988,19 +951,24 @@ def backward_whole(
 
 @gluon.jit
 def backward_whole_consumer(
-    S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t, dS_first,
-    dS_last, T, H, chunks, segments, sh, h, segment, begin, stop, first_2, bh, count, dq_p_2,
-    dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, S_ring,
-    kept_ring, do_ring, v_ring, q_ring, k_ring, lam_a_ring, pairs_buffer, pairs3_buffer, until_ring,
-    since2_ring, out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
-    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
-    DT: gl.constexpr,
+    S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t, dS_first, dS_last, T, H, chunks,
+    segments, sh, h, segment, begin, stop, first_2, bh, count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready,
+    chunk_empty, state_ready, state_empty, S_ring, kept_ring, do_ring, v_ring, q_ring, k_ring, lam_a_ring, pairs_buffer,
+    pairs3_buffer, until_ring, since2_ring, out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
+    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(C, block_d, WARPS)
     tile4: gl.constexpr = accumulator(C, block_e, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    tile3_rows: gl.constexpr = gl.SliceLayout(1, tile3)
+    tile4_rows: gl.constexpr = gl.SliceLayout(1, tile4)
+    left1_columns: gl.constexpr = gl.SliceLayout(0, left1)
     dq_p_2_tiles = tma.make_tensor_descriptor(dq_p_2, [stop, D], [dq_t, 1], [C, block_d], swizzled(block_d, DT))
     dv_p_2_tiles = tma.make_tensor_descriptor(dv_p_2, [stop, E], [dv_t, 1], [C, block_e], swizzled(block_e, DT))
     dk_p_2_tiles = tma.make_tensor_descriptor(dk_p_2, [stop, D], [dk_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -1009,10 +977,10 @@ def backward_whole_consumer(
         + gl.load(
             dS_first
             + sh * D * E
-            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-            + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None],
-            mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-            & (gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)) < E)[:, None], other=0.0,
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + gl.arange(0, block_e, layout=tile1_rows)[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & (gl.arange(0, block_e, layout=tile1_rows) < E)[:, None], other=0.0,
         )
         if dS_first is not None
         else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
@@ -1032,26 +1000,11 @@ def backward_whole_consumer(
         mbarrier.wait(state_ready.index(0), (n & 1))
         S_1 = S_ring.index(0).load(tile1)
         store_state_products(S_spans_out + (bh * chunks + c_2) * WARPS, kept_ring.index(stage), S_1, dS_2, WARPS)
-        do_v_2 = warpgroup_mma(
-            do_ring.index(stage), v_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # do v^T
-        q_k_2 = warpgroup_mma(
-            q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # q k^T
-        do_S = warpgroup_mma(
-            do_ring.index(stage), S_ring.index(0), gl.zeros([C, block_d], gl.float32, layout=tile3),
-            use_acc=False, is_async=True,
-        )  # do S^T
-        seen = (
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
-        )
-        log2 = (
-            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
-            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
-        )
+        do_v_2 = begun(do_ring.index(stage), v_ring.index(stage).permute((1, 0)), tile2)  # do v^T
+        q_k_2 = begun(q_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile2)  # q k^T
+        do_S = begun(do_ring.index(stage), S_ring.index(0), tile3)  # do S^T
+        seen = gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :]
+        log2 = lam_a_ring.index(stage).load(tile2_rows)[:, None] - lam_a_ring.index(stage).load(tile2_columns)[None, :]
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         do_v_2 = warpgroup_mma_wait(2, deps=(do_v_2,))
         pairs = (do_v_2 * m).to(DT)  # (do v^T) . m
@@ -1059,26 +1012,22 @@ def backward_whole_consumer(
         fence_async_shared()
         q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
         pairs2 = gl.where(
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            > gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :],
+            gl.arange(0, C, layout=tile2_rows)[:, None] > gl.arange(0, C, layout=tile2_columns)[None, :],
             (q_k_2 * pairs.to(gl.float32)), 0.0,
         )  # [i > j] . (q k^T) . matrix1
         store_pair_sums(S_own_late__out, pairs2, bh, t0, T, last + 1, True, True, WARPS)
         pairs3 = (q_k_2 * m).to(DT)  # (q k^T) . m
         pairs3_buffer.store(pairs3)
         fence_async_shared()
-        k_dS = warpgroup_mma(
-            k_ring.index(stage), dS_2_buffer.permute((1, 0)),
-            gl.zeros([C, block_e], gl.float32, layout=tile4), use_acc=False, is_async=True,
-        )  # k dS
+        k_dS = begun(k_ring.index(stage), dS_2_buffer.permute((1, 0)), tile4)  # k dS
         do_S = warpgroup_mma_wait(1, deps=(do_S,))
         mbarrier.arrive(state_empty.index(0), count=1)
-        until_summed = until_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * do_S
+        until_summed = until_ring.index(stage).load(tile3_rows)[:, None] * do_S
         q_1 = q_ring.index(stage).load(tile3)
         store_row_sums(S_in_late__out + at, until_summed, q_1, last + 1)
         dq = warpgroup_mma(pairs_buffer, k_ring.index(stage), until_summed, is_async=True)  # ... + matrix1 k
         k_dS = warpgroup_mma_wait(1, deps=(k_dS,))
-        dv_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile4))[:, None] * k_dS
+        dv_onto = since2_ring.index(stage).load(tile4_rows)[:, None] * k_dS
         dv = warpgroup_mma(
             pairs3_buffer.permute((1, 0)), do_ring.index(stage), dv_onto, is_async=True
         )  # ... + matrix2 do
@@ -1088,10 +1037,7 @@ def backward_whole_consumer(
         out_tile.store(dq_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dq_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        v_dS = warpgroup_mma(
-            v_ring.index(stage), dS_2_buffer, gl.zeros([C, block_d], gl.float32, layout=tile3),
-            use_acc=False, is_async=True,
-        )  # v dS^T
+        v_dS = begun(v_ring.index(stage), dS_2_buffer, tile3)  # v dS^T
         dv = warpgroup_mma_wait(1, deps=(dv,))
         dv_rounded = dv.to(DT)
         tma.store_wait(0)
@@ -1099,16 +1045,16 @@ def backward_whole_consumer(
         fence_async_shared()
         tma.async_copy_shared_to_global(dv_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
         v_dS = warpgroup_mma_wait(0, deps=(v_dS,))
-        since2_summed = -since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * v_dS
+        since2_summed = -since2_ring.index(stage).load(tile3_rows)[:, None] * v_dS
         k_1 = k_ring.index(stage).load(tile3)
         store_row_sums(S_out_late__out + at, since2_summed, k_1, last + 1)
-        dk_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * v_dS
+        dk_onto = since2_ring.index(stage).load(tile3_rows)[:, None] * v_dS
         dk = warpgroup_mma(pairs_buffer.permute((1, 0)), q_ring.index(stage), dk_onto, is_async=True)  # ... + matrix1 q
         added_left = (
-            until_ring.index(stage).load(gl.SliceLayout(0, left1))[None, :]
+            until_ring.index(stage).load(left1_columns)[None, :]
             * do_ring.index(stage).permute((1, 0)).load(left1).to(gl.float32)
         ).to(DT)
-        added_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * dS_2
+        added_onto = kept_ring.index(stage).load(tile1_rows)[:, None] * dS_2
         added = warpgroup_mma(added_left, q_ring.index(stage), added_onto, is_async=True)  # ... + q^T diag(until) do
         dk = warpgroup_mma_wait(1, deps=(dk,))
         dk_rounded = dk.to(DT)
@@ -1124,29 +1070,30 @@ def backward_whole_consumer(
             gl.store(
                 dS_last
                 + (sh // H // segments * H + h) * D * E
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-                + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None], dS_2,
-                mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-                & (gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)) < E)[:, None],
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + gl.arange(0, block_e, layout=tile1_rows)[:, None], dS_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & (gl.arange(0, block_e, layout=tile1_rows) < E)[:, None],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def backward_whole_loader(
-    S_checkpoints, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop, first_2, bh,
-    count, do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring,
-    kept_ring, lam_a_ring, until_ring, since2_ring, state_ready, state_empty, S_ring,
-    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    S_checkpoints, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop, first_2, bh, count, do_p_2, q_p_2,
+    v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring, kept_ring, lam_a_ring, until_ring,
+    since2_ring, state_ready, state_empty, S_ring, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
+    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
+    each: gl.constexpr = gl.BlockedLayout([C // 32], [32], [1], [0])
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [C, block_e], swizzled(block_e, DT))
     v_tiles = tma.make_tensor_descriptor(v_p_2, [stop, E], [v_t, 1], [C, block_e], swizzled(block_e, DT))
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
     S_tiles = tma.make_tensor_descriptor(
-        S_checkpoints + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1],
-        [block_e, block_d], swizzled(block_d, DT),
+        S_checkpoints + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1], [block_e, block_d],
+        swizzled(block_d, DT),
     )
     for n in range(count):
         stage = n % STAGES
@@ -1157,9 +1104,7 @@ def backward_whole_loader(
         c_2 = c + first_2
         at = bh * T + t0
         lam_a_end = gl.load(lam_sums + at + last)
-        lam_a = gl.load(
-            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
-        )
+        lam_a = gl.load(lam_sums + at + gl.minimum(gl.arange(0, C, layout=each), last))
         mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
         ready = chunk_ready.index(stage)
         mbarrier.expect(
@@ -1176,7 +1121,7 @@ def backward_whole_loader(
         kept = gl.exp2(lam_a_end)
         until = gl.exp2(lam_a)
         since2 = gl.exp2(lam_a_end - lam_a)
-        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=one))
         lam_a_ring.index(stage).store(lam_a)
         until_ring.index(stage).store(until)
         since2_ring.index(stage).store(since2)
@@ -1189,14 +1134,13 @@ def backward_whole_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole_roles(
-    S_checkpoints, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out,
-    S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out,
-    dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
+    S_checkpoints, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out, S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out, dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
     T, H, chunks, starts, segments, length,
-    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
-    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS. Its warps have roles: consumer, loader."""
@@ -1218,54 +1162,37 @@ def backward_whole_roles(
     dv_p_2 = dv_p + (b * dv_b + h // dv_g * dv_h)
     dk_p_2 = dk_p + (b * dk_b + h // dk_g * dk_h)
     gl.static_assert(block_d == block_e)
-    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    S_ring = gl.allocate_shared_memory(DT, [1, block_e, block_d], swizzled(block_d, DT))
-    do_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
-    v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
-    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    since2_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    dS_2_buffer = gl.allocate_shared_memory(DT, [block_e, block_d], swizzled(block_d, DT))
-    pairs_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    pairs3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    out_tile = gl.allocate_shared_memory(DT, [C, block_d], swizzled(block_d, DT))
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    state_ready = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    state_empty = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=2)
-        mbarrier.init(chunk_empty.index(stage), count=1)
-    for stage in gl.static_range(1):
-        mbarrier.init(state_ready.index(stage), count=1)
-        mbarrier.init(state_empty.index(stage), count=1)
+    kept_ring = ring_of_numbers(STAGES, 1)
+    S_ring = ring_of_tiles(DT, 1, block_e, block_d)
+    do_ring = ring_of_tiles(DT, STAGES, C, block_e)
+    v_ring = ring_of_tiles(DT, STAGES, C, block_e)
+    q_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    k_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    lam_a_ring = ring_of_numbers(STAGES, C)
+    until_ring = ring_of_numbers(STAGES, C)
+    since2_ring = ring_of_numbers(STAGES, C)
+    dS_2_buffer = room(DT, block_e, block_d)
+    pairs_buffer = room(DT, C, C)
+    pairs3_buffer = room(DT, C, C)
+    out_tile = room(DT, C, block_d)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
+    state_ready, state_empty = barriers(1, 1, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                backward_whole_consumer,
-                (
-                    S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t,
-                    dS_first, dS_last, T, H, chunks, segments, sh, h, segment, begin, stop, first_2,
-                    bh, count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty,
-                    state_ready, state_empty, S_ring, kept_ring, do_ring, v_ring, q_ring, k_ring,
-                    lam_a_ring, pairs_buffer, pairs3_buffer, until_ring, since2_ring, out_tile, D,
-                    E, block_d, block_e, WARPS, STAGES, C, DT,
-                ),
-            ),
-            (
-                backward_whole_loader,
-                (
-                    S_checkpoints, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop,
-                    first_2, bh, count, do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty,
-                    do_ring, v_ring, q_ring, k_ring, kept_ring, lam_a_ring, until_ring, since2_ring,
-                    state_ready, state_empty, S_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (backward_whole_consumer, (
+                S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t, dS_first, dS_last, T, H,
+                chunks, segments, sh, h, segment, begin, stop, first_2, bh, count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer,
+                chunk_ready, chunk_empty, state_ready, state_empty, S_ring, kept_ring, do_ring, v_ring, q_ring, k_ring,
+                lam_a_ring, pairs_buffer, pairs3_buffer, until_ring, since2_ring, out_tile, D, E, block_d, block_e, WARPS,
+                STAGES, C, DT,
+            )),
+            (backward_whole_loader, (
+                S_checkpoints, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop, first_2, bh, count, do_p_2,
+                q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring, kept_ring, lam_a_ring,
+                until_ring, since2_ring, state_ready, state_empty, S_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -1282,7 +1209,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7072d21442d34a81")
+    config = choose(some.dtype, (D, E), "490d934345bb7aec")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1308,17 +1235,16 @@ def triton_backward_whole(
             backward_whole_ends, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, lam_sums, lam_rests, do, *strides(do, H), q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", dS_first, dS_ends, layout, segments, False,
-                        decay=(lam_sums, lam_rests), axis=0, exact=config.exact,
+                        "S", dS_first, dS_ends, layout, segments, False, decay=(lam_sums, lam_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -1346,10 +1272,9 @@ def triton_backward_whole(
     launch_fused_with_roles(
         config, backward_whole, backward_whole_roles, ("D", "block_d", "E", "block_e"),
         (layout.sequences * segments * H,),
-        S_checkpoints, block_lam_sums, block_lam_rests, S_spans, do, *strides(do, H),
-        q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), S_own_late_, S_in_late_,
-        dq, *strides(dq, H), dv, *strides(dv, H), S_out_late_, dk, *strides(dk, H), S_late_,
-        dS_starts, dS_last,
+        S_checkpoints, block_lam_sums, block_lam_rests, S_spans, do, *strides(do, H), q, *strides(q, H),
+        v, *strides(v, H), k, *strides(k, H), S_own_late_, S_in_late_, dq, *strides(dq, H), dv, *strides(dv, H),
+        S_out_late_, dk, *strides(dk, H), S_late_, dS_starts, dS_last,
         *blocks.swept, segments, blocks.length(segments),
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), YIELD=True,
         WARPS=warps_of((config.padded(D), config.padded(E))),
@@ -1383,12 +1308,12 @@ def triton_backward_whole(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix1, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, lam_sums, lam_rests,
-    matrix2, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, own1_out,
+    matrix1, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, lam_sums, lam_rests, matrix2,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, own1_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1440,13 +1365,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    S_first, S_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    S_in_late__out, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, v_p, v_b, v_t, v_h, v_g,
+    S_first, S_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, S_in_late__out,
+    k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, v_p, v_b, v_t, v_h, v_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1467,8 +1391,8 @@ def backward_sweep_1(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1510,8 +1434,8 @@ def backward_sweep_1(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             do_S = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
@@ -1553,13 +1477,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g,
-    do_p, do_b, do_t, do_h, do_g, matrix2, dv_out, q_p, q_b, q_t, q_h, q_g,
+    dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g, matrix2, dv_out,
+    q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1580,8 +1503,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1591,8 +1514,8 @@ def backward_sweep_2(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1647,8 +1570,8 @@ def backward_sweep_2(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1659,13 +1582,12 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    dS_first, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
-    S_out_late__out, q_p, q_b, q_t, q_h, q_g, matrix1, dk_out, do_p, do_b, do_t, do_h, do_g,
+    dS_first, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, S_out_late__out,
+    q_p, q_b, q_t, q_h, q_g, matrix1, dk_out, do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1686,8 +1608,8 @@ def backward_sweep_3(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1736,8 +1658,8 @@ def backward_sweep_3(
             if not EXACT:
                 v_dS = tl.dot(rest.to(DT), tl.trans(v.to(DT)), v_dS)
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
@@ -1778,7 +1700,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7072d21442d34a81")
+    config = choose(some.dtype, (D, E), "490d934345bb7aec")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1795,13 +1717,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix1, do, *strides(do, H), v, *strides(v, H), lam_sums, lam_rests, matrix2,
-        q, *strides(q, H), k, *strides(k, H), own1,
+        matrix1, do, *strides(do, H), v, *strides(v, H), lam_sums, lam_rests, matrix2, q, *strides(q, H),
+        k, *strides(k, H), own1,
         *layout.at_once, layout.programs,
         E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if needs & {"S", "k", "lam", "v"}:
         if segments > 1 or exchange is not None:
@@ -1811,20 +1733,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
             launch(
                 backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-                None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2, None,
-                q, *strides(q, H),
+                None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2, None, q, *strides(q, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S", dS_first, dS_ends, layout, segments, False,
-                            decay=(lam_sums, lam_rests), axis=0, exact=config.exact,
+                            "S", dS_first, dS_ends, layout, segments, False, decay=(lam_sums, lam_rests), axis=0,
+                            exact=config.exact,
                         ),
                     )
                 )
@@ -1840,18 +1760,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         sweep = config.sweep(
             D, config.padded(E) * (do.element_size() + v.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            q.element_size() + k.element_size(), elements=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), q.element_size() + k.element_size(),
+            elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            S_starts, S_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), S_in_late_,
-            k, *strides(k, H), matrix1, dq, v, *strides(v, H),
+            S_starts, S_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), S_in_late_, k, *strides(k, H),
+            matrix1, dq, v, *strides(v, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"S", "k", "lam", "v"}:
         if segments > 1 or exchange is not None:
@@ -1867,18 +1786,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q.element_size()),
-            lam_sums.element_size() + config.chunk * matrix2.element_size(), do.element_size(),
-            elements=True,
+            lam_sums.element_size() + config.chunk * matrix2.element_size(), do.element_size(), elements=True,
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2,
-            dv, q, *strides(q, H),
+            dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2, dv, q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -1891,25 +1807,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         sweep = config.sweep(
             D, config.padded(E) * (v.element_size() + do.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            k.element_size() + q.element_size(), elements=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), k.element_size() + q.element_size(),
+            elements=True,
         )
         launch(
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dS_starts, lam_sums, lam_rests, k, *strides(k, H), v, *strides(v, H), S_out_late_,
-            q, *strides(q, H), matrix1, dk, do, *strides(do, H),
+            dS_starts, lam_sums, lam_rests, k, *strides(k, H), v, *strides(v, H), S_out_late_, q, *strides(q, H), matrix1,
+            dk, do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_state_adjoint = boundary_sums(
-            lam_sums, lam_rests, S_at_ends, layout, segments, config.exact, in_late=S_in_late_,
-            own_late=own1, out_late=S_out_late_,
+            lam_sums, lam_rests, S_at_ends, layout, segments, config.exact, in_late=S_in_late_, own_late=own1,
+            out_late=S_out_late_,
         )
     S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
     if "q" in needs:
@@ -2010,8 +1925,7 @@ def steps_kernel(
     q_at, k_at, v_at, lam_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, lam_stride0, lam_stride1, lam_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -2100,8 +2014,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="lightning_attention",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("lam", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("lam", "decay", ()),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -2109,20 +2023,20 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange", "overwrites")),
-            saved={}, saved_packed=True,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange", "overwrites")), saved={},
+            saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "lam"), constants=(), dims=("d", "e"),
-            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "lam"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2131,9 +2045,8 @@ OP = Op(
 
 @OP.named
 def lightning_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_lam: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -2187,18 +2100,17 @@ def lightning_attention(
     Source: Lightning Attention with Data-Dependent Decay
     """
     return OP(
-        {"q": q, "k": k, "v": v, "lam": log_lam}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "k": k, "v": v, "lam": log_lam}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def lightning_attention_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    log_lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_lam: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of lightning_attention, for generation: one launch, no gradient.
 

@@ -63,8 +63,8 @@ from chunkform.runtime.chunk_kernels.indexing import segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, fence_async_shared, gl, gluon, launch_fused_with_roles, launch_with_roles,
-    mbarrier, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, launch_fused_with_roles, launch_with_roles, mbarrier,
+    ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
@@ -72,8 +72,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -263,8 +262,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (q, do), lead, -1, LONG_CHUNK,
-        dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (q, do), lead, -1, LONG_CHUNK, dtype, device, size_d,
+        size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -275,13 +274,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_checkpoints, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    k_p, k_b, k_t, k_h, k_g, o_out,
+    S_first, S_last, S_checkpoints, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g,
+    o_out,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -302,8 +300,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -359,8 +357,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -370,20 +368,23 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin,
-    stop, count, first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring,
-    o_buffer, v_ring, o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
-    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr,
-    C: gl.constexpr, DT: gl.constexpr,
+    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin, stop, count,
+    first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring, o_buffer, v_ring, o_out_tile,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(block_e, C, WARPS)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
     if S_checkpoints is not None:
         S_checkpoints_tile_tiles = tma.make_tensor_descriptor(
-            S_checkpoints + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
-            [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty),
+            S_checkpoints + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1], [block_e, block_d],
+            swizzled(block_d, S_checkpoints.dtype.element_ty),
         )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -393,11 +394,10 @@ def forward_sweep_1_consumer(
         + gl.load(
             S_first
             + sh * D * E
-            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-            + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
-            mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-            & ((tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))) < E)[:, None],
-            other=0.0,
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None], other=0.0,
         )
         if S_first is not None
         else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
@@ -412,24 +412,17 @@ def forward_sweep_1_consumer(
             S_checkpoints_tile.store(S_2.to(S_checkpoints_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(
-                S_checkpoints_tile_tiles,
-                [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_checkpoints_tile,
+                S_checkpoints_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0],
+                S_checkpoints_tile,
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
-        q_k_2 = warpgroup_mma(
-            q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # q k^T
-        q_S_2 = warpgroup_mma(
-            S_2_operand, q_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_e, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
-        )  # q S
+        q_k_2 = begun(q_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile2)  # q k^T
+        q_S_2 = begun(S_2_operand, q_ring.index(stage).permute((1, 0)), tile3)  # q S
         q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
         o_right = (
             q_k_2
             * gl.where(
-                gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-                >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], 1.0, 0.0,
+                gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :], 1.0, 0.0
             )
         ).to(DT)
         o_buffer.store(o_right)
@@ -455,20 +448,19 @@ def forward_sweep_1_consumer(
             gl.store(
                 S_last
                 + (sh // H // segments * H + h) * D * E
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-                + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
-                S_2,
-                mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-                & ((tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))) < E)[:, None],
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None], S_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def forward_sweep_1_loader(
-    q_t, v_t, k_t, tile, begin, stop, count, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, q_ring,
-    k_ring, v_ring, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    q_t, v_t, k_t, tile, begin, stop, count, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, q_ring, k_ring, v_ring,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -487,13 +479,12 @@ def forward_sweep_1_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1_roles(
-    S_first, S_last, S_checkpoints, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    k_p, k_b, k_t, k_h, k_g, o_out,
+    S_first, S_last, S_checkpoints, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g,
+    o_out,
     T, H, chunks, starts, segments, length, blocks,
-    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr,
-    ROWS: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
-    EXACT: gl.constexpr, DT: gl.constexpr,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr,
+    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S. Its warps have roles: consumer, loader."""
@@ -504,54 +495,34 @@ def forward_sweep_1_roles(
     segment = (sh // H % segments) if starts is None else (sh // H * 0)
     begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
     stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
-    first_2 = first.to(gl.int32)
-    bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
     first_block = (begin // C + (0 if starts is None else sh // H)).to(gl.int32)
     q_p_2 = q_p + (b * q_b + h // q_g * q_h)
     v_p_2 = v_p + (b * v_b + h // v_g * v_h)
     k_p_2 = k_p + (b * k_b + h // k_g * k_h)
-    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
+    q_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    k_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    v_ring = ring_of_tiles(DT, STAGES, C, block_e)
     if S_checkpoints is not None:
-        S_checkpoints_tile = gl.allocate_shared_memory(
-            S_checkpoints.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty)
-        )
+        S_checkpoints_tile = room(S_checkpoints.dtype.element_ty, block_e, block_d)
     else:
         S_checkpoints_tile: gl.constexpr = None
-    o_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    o_out_tile = gl.allocate_shared_memory(
-        o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
-    )
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=1)
-        mbarrier.init(chunk_empty.index(stage), count=1)
+    o_buffer = room(DT, C, C)
+    o_out_tile = room(o_out.dtype.element_ty, C, block_e)
+    chunk_ready, chunk_empty = barriers(STAGES, 1, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                forward_sweep_1_consumer,
-                (
-                    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b,
-                    segment, begin, stop, count, first_block, S_checkpoints_tile, chunk_ready,
-                    chunk_empty, q_ring, k_ring, o_buffer, v_ring, o_out_tile, D, E, block_d,
-                    block_e, WARPS, STAGES, ROWS, C, DT,
-                ),
-            ),
-            (
-                forward_sweep_1_loader,
-                (
-                    q_t, v_t, k_t, tile, begin, stop, count, q_p_2, v_p_2, k_p_2, chunk_ready,
-                    chunk_empty, q_ring, k_ring, v_ring, D, E, block_d, block_e, WARPS, STAGES, C,
-                    DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (forward_sweep_1_consumer, (
+                S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin, stop, count,
+                first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring, o_buffer, v_ring, o_out_tile, D, E,
+                block_d, block_e, WARPS, STAGES, ROWS, C, DT,
+            )),
+            (forward_sweep_1_loader, (
+                q_t, v_t, k_t, tile, begin, stop, count, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, q_ring, k_ring, v_ring,
+                D, E, block_d, block_e, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -565,7 +536,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "aabc0f70b072d372")
+    config = choose(some.dtype, (D, E), "c7cf44a4786ec353")
     config = with_roles(config, D, q, v, k)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
@@ -580,10 +551,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), None,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, layout, segments, True),))
@@ -602,10 +572,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, S_last, S_checkpoints, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), o,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     saved = {}
     if jointly:
@@ -620,9 +589,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 def backward_whole_ends(
     dS_first, dS_last, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -643,8 +612,8 @@ def backward_whole_ends(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -675,8 +644,8 @@ def backward_whole_ends(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -687,13 +656,13 @@ def backward_whole_ends(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole(
-    S_checkpoints, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
-    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g,
-    dv_p, dv_b, dv_t, dv_h, dv_g, dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g,
+    dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS."""
     sh = tl.program_id(0).to(tl.int64)
@@ -768,8 +737,8 @@ def backward_whole(
         if dS_last is not None:
             if segment == 0:
                 tl.store(
-                    dS_last + (sh // H // segments * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS, mask=d_ok[None, :] & e_ok[:, None],
+                    dS_last + (sh // H // segments * H + h) * D * E + d[None, :] * E + e[:, None], dS,
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
         tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
@@ -777,16 +746,19 @@ def backward_whole(
 
 @gluon.jit
 def backward_whole_consumer(
-    dq_t, dv_t, dk_t, dS_first, dS_last, H, segments, sh, h, segment, begin, stop, count, dq_p_2,
-    dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, do_ring,
-    v_ring, q_ring, k_ring, pairs_buffer, pairs2_buffer, S_ring, out_tile, D: gl.constexpr,
-    E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
-    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    dq_t, dv_t, dk_t, dS_first, dS_last, H, segments, sh, h, segment, begin, stop, count, dq_p_2, dv_p_2, dk_p_2,
+    dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, do_ring, v_ring, q_ring, k_ring, pairs_buffer,
+    pairs2_buffer, S_ring, out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(C, block_e, WARPS)
     tile4: gl.constexpr = accumulator(C, block_d, WARPS)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
     dv_p_2_tiles = tma.make_tensor_descriptor(dv_p_2, [stop, E], [dv_t, 1], [C, block_e], swizzled(block_e, DT))
     dq_p_2_tiles = tma.make_tensor_descriptor(dq_p_2, [stop, D], [dq_t, 1], [C, block_d], swizzled(block_d, DT))
     dk_p_2_tiles = tma.make_tensor_descriptor(dk_p_2, [stop, D], [dk_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -795,10 +767,10 @@ def backward_whole_consumer(
         + gl.load(
             dS_first
             + sh * D * E
-            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-            + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None],
-            mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-            & (gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)) < E)[:, None], other=0.0,
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + gl.arange(0, block_e, layout=tile1_rows)[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & (gl.arange(0, block_e, layout=tile1_rows) < E)[:, None], other=0.0,
         )
         if dS_first is not None
         else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
@@ -813,36 +785,22 @@ def backward_whole_consumer(
         fence_async_shared()
         mbarrier.wait(chunk_ready.index(stage), phase)
         mbarrier.wait(state_ready.index(0), (n & 1))
-        do_v_2 = warpgroup_mma(
-            do_ring.index(stage), v_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # do v^T
-        q_k_2 = warpgroup_mma(
-            q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # q k^T
-        k_dS = warpgroup_mma(
-            k_ring.index(stage), dS_2_buffer.permute((1, 0)),
-            gl.zeros([C, block_e], gl.float32, layout=tile3), use_acc=False, is_async=True,
-        )  # k dS
+        do_v_2 = begun(do_ring.index(stage), v_ring.index(stage).permute((1, 0)), tile2)  # do v^T
+        q_k_2 = begun(q_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile2)  # q k^T
+        k_dS = begun(k_ring.index(stage), dS_2_buffer.permute((1, 0)), tile3)  # k dS
         do_v_2 = warpgroup_mma_wait(2, deps=(do_v_2,))
         pairs = gl.where(
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], do_v_2, 0.0,
+            gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :], do_v_2, 0.0
         ).to(DT)  # [i >= j] . (do v^T)
         pairs_buffer.store(pairs)
         fence_async_shared()
         q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
         pairs2 = gl.where(
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], q_k_2, 0.0,
+            gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :], q_k_2, 0.0
         ).to(DT)  # [i >= j] . (q k^T)
         pairs2_buffer.store(pairs2)
         fence_async_shared()
-        matrix1_k = warpgroup_mma(
-            pairs_buffer, k_ring.index(stage), gl.zeros([C, block_d], gl.float32, layout=tile4),
-            use_acc=False, is_async=True,
-        )  # matrix1 k
+        matrix1_k = begun(pairs_buffer, k_ring.index(stage), tile4)  # matrix1 k
         k_dS = warpgroup_mma_wait(1, deps=(k_dS,))
         dv = warpgroup_mma(pairs2_buffer.permute((1, 0)), do_ring.index(stage), k_dS, is_async=True)  # ... + matrix2 do
         matrix1_k = warpgroup_mma_wait(1, deps=(matrix1_k,))
@@ -853,10 +811,7 @@ def backward_whole_consumer(
         out_tile.store(dv_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dv_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        matrix1_q = warpgroup_mma(
-            pairs_buffer.permute((1, 0)), q_ring.index(stage),
-            gl.zeros([C, block_d], gl.float32, layout=tile4), use_acc=False, is_async=True,
-        )  # matrix1 q
+        matrix1_q = begun(pairs_buffer.permute((1, 0)), q_ring.index(stage), tile4)  # matrix1 q
         dq = warpgroup_mma_wait(1, deps=(dq,))
         mbarrier.arrive(state_empty.index(0), count=1)
         dq_rounded = dq.to(DT)
@@ -883,29 +838,28 @@ def backward_whole_consumer(
             gl.store(
                 dS_last
                 + (sh // H // segments * H + h) * D * E
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
-                + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None], dS_2,
-                mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
-                & (gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)) < E)[:, None],
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + gl.arange(0, block_e, layout=tile1_rows)[:, None], dS_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & (gl.arange(0, block_e, layout=tile1_rows) < E)[:, None],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def backward_whole_loader(
-    S_checkpoints, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2, count, do_p_2, q_p_2,
-    v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring, state_ready,
-    state_empty, S_ring, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
-    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
-    DT: gl.constexpr,
+    S_checkpoints, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2, count, do_p_2, q_p_2, v_p_2, k_p_2,
+    chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring, state_ready, state_empty, S_ring, D: gl.constexpr,
+    E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr,
 ):
     do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [C, block_e], swizzled(block_e, DT))
     v_tiles = tma.make_tensor_descriptor(v_p_2, [stop, E], [v_t, 1], [C, block_e], swizzled(block_e, DT))
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
     S_tiles = tma.make_tensor_descriptor(
-        S_checkpoints + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1],
-        [block_e, block_d], swizzled(block_d, DT),
+        S_checkpoints + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1], [block_e, block_d],
+        swizzled(block_d, DT),
     )
     for n in range(count):
         stage = n % STAGES
@@ -934,13 +888,13 @@ def backward_whole_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole_roles(
-    S_checkpoints, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
-    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g,
-    dv_p, dv_b, dv_t, dv_h, dv_g, dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g,
+    dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
     T, H, chunks, starts, segments, length,
-    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
-    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS. Its warps have roles: consumer, loader."""
@@ -952,7 +906,6 @@ def backward_whole_roles(
     stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
     first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
-    bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
     do_p_2 = do_p + (b * do_b + h // do_g * do_h)
     q_p_2 = q_p + (b * q_b + h // q_g * q_h)
@@ -962,48 +915,31 @@ def backward_whole_roles(
     dv_p_2 = dv_p + (b * dv_b + h // dv_g * dv_h)
     dk_p_2 = dk_p + (b * dk_b + h // dk_g * dk_h)
     gl.static_assert(block_e == block_d)
-    do_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
-    v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
-    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    S_ring = gl.allocate_shared_memory(DT, [1, block_e, block_d], swizzled(block_d, DT))
-    dS_2_buffer = gl.allocate_shared_memory(DT, [block_e, block_d], swizzled(block_d, DT))
-    pairs_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    pairs2_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    out_tile = gl.allocate_shared_memory(DT, [C, block_e], swizzled(block_e, DT))
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    state_ready = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    state_empty = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=1)
-        mbarrier.init(chunk_empty.index(stage), count=1)
-    for stage in gl.static_range(1):
-        mbarrier.init(state_ready.index(stage), count=1)
-        mbarrier.init(state_empty.index(stage), count=1)
+    do_ring = ring_of_tiles(DT, STAGES, C, block_e)
+    v_ring = ring_of_tiles(DT, STAGES, C, block_e)
+    q_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    k_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    S_ring = ring_of_tiles(DT, 1, block_e, block_d)
+    dS_2_buffer = room(DT, block_e, block_d)
+    pairs_buffer = room(DT, C, C)
+    pairs2_buffer = room(DT, C, C)
+    out_tile = room(DT, C, block_e)
+    chunk_ready, chunk_empty = barriers(STAGES, 1, 1)
+    state_ready, state_empty = barriers(1, 1, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                backward_whole_consumer,
-                (
-                    dq_t, dv_t, dk_t, dS_first, dS_last, H, segments, sh, h, segment, begin, stop,
-                    count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty,
-                    state_ready, state_empty, do_ring, v_ring, q_ring, k_ring, pairs_buffer,
-                    pairs2_buffer, S_ring, out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT,
-                ),
-            ),
-            (
-                backward_whole_loader,
-                (
-                    S_checkpoints, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2,
-                    count, do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring,
-                    q_ring, k_ring, state_ready, state_empty, S_ring, D, E, block_d, block_e, WARPS,
-                    STAGES, C, DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (backward_whole_consumer, (
+                dq_t, dv_t, dk_t, dS_first, dS_last, H, segments, sh, h, segment, begin, stop, count, dq_p_2, dv_p_2, dk_p_2,
+                dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, do_ring, v_ring, q_ring, k_ring, pairs_buffer,
+                pairs2_buffer, S_ring, out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT,
+            )),
+            (backward_whole_loader, (
+                S_checkpoints, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2, count, do_p_2, q_p_2, v_p_2, k_p_2,
+                chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring, state_ready, state_empty, S_ring, D, E, block_d,
+                block_e, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -1019,7 +955,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "aabc0f70b072d372")
+    config = choose(some.dtype, (D, E), "c7cf44a4786ec353")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1038,10 +974,9 @@ def triton_backward_whole(
             backward_whole_ends, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, do, *strides(do, H), q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, layout, segments, False),))
@@ -1084,12 +1019,11 @@ def triton_backward_whole(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g,
-    v_p, v_b, v_t, v_h, v_g, dq_out,
+    S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, dq_out,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1110,8 +1044,8 @@ def backward_sweep_1(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1134,8 +1068,8 @@ def backward_sweep_1(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             do_S = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             v = tl.load(
@@ -1164,12 +1098,11 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, dv_out,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, dv_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1190,8 +1123,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1239,8 +1172,8 @@ def backward_sweep_2(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1251,12 +1184,11 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    dS_first, v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    dk_out,
+    dS_first, v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, dk_out,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1277,8 +1209,8 @@ def backward_sweep_3(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1305,8 +1237,8 @@ def backward_sweep_3(
             )
             v_dS = tl.dot(dS[n_e].to(DT), tl.trans(v.to(DT)), v_dS, input_precision="tf32x3")  # v dS^T
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             if count > 0:
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), v_do, input_precision="tf32x3")  # v do^T
@@ -1338,7 +1270,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "aabc0f70b072d372")
+    config = choose(some.dtype, (D, E), "c7cf44a4786ec353")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1353,10 +1285,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dS_ends, k, *strides(k, H), do, *strides(do, H), q, *strides(q, H), None,
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-                num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, layout, segments, False),))
@@ -1372,10 +1303,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             S_starts, S_last, do, *strides(do, H), k, *strides(k, H), v, *strides(v, H), dq,
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     S_last = None
     if needs & {"S", "k", "v"}:
@@ -1393,10 +1323,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             dS_starts, dS_last, k, *strides(k, H), do, *strides(do, H), q, *strides(q, H), dv,
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1405,10 +1334,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, v, *strides(v, H), q, *strides(q, H), do, *strides(do, H), dk,
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     gradients, initial = {}, {}
     if "q" in needs:
@@ -1502,8 +1430,8 @@ def steps_kernel(
     q_at, k_at, v_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, steps,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
+    heads, q_group, k_group, v_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
@@ -1593,20 +1521,20 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange", "overwrites")),
-            saved={}, saved_packed=True,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange", "overwrites")), saved={},
+            saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v"), constants=(), dims=("d", "e"),
-            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v"), constants=(), dims=("d", "e"), tiled="e", shared=False,
+            held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1616,9 +1544,9 @@ OP = Op(
 @OP.named
 def linear_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236): a state that only adds.
 
@@ -1668,18 +1596,17 @@ def linear_attention(
     Source: arXiv 2006.16236
     """
     return OP(
-        {"q": q, "k": k, "v": v}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "k": k, "v": v}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def linear_attention_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of linear_attention, for generation: one launch, no gradient.
 

@@ -77,8 +77,8 @@ from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, rounded_to, widened
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
-    warpgroup_mma, warpgroup_mma_wait, with_roles,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, ring_of_numbers,
+    ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole, with_heads,
@@ -90,8 +90,8 @@ from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments,
-    or_zeros, per_head, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments, or_zeros, per_head,
+    steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
@@ -186,8 +186,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     if packed is not None:
         per_step = ["u", "lam", "p"]
         return backward_by_length(
-            torch_x_system_backward, per_step, given, states, constants, saved, cotangents,
-            final_cotangents, needs, packed,
+            torch_x_system_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs,
+            packed,
         )
     dtype, device, lead = call_of(given, "u")
     size_d = given["u"].shape[-1]
@@ -291,8 +291,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     """Gradients of mesa: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
-            torch_backward, ["q", "u", "lam"], given, states, constants, saved, cotangents,
-            final_cotangents, needs, packed,
+            torch_backward, ["q", "u", "lam"], given, states, constants, saved, cotangents, final_cotangents, needs,
+            packed,
         )
     x = saved["x"]
     sums = Sums()
@@ -309,9 +309,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     def d_x_matrix(cotangent, vector, last):
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = torch_x_system_backward(
-            {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector},
-            {"H": states.get("H")}, constants, {}, {"y": cotangent},
-            {"H": final_cotangents.get("H") if last else None},
+            {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector}, {"H": states.get("H")},
+            constants, {}, {"y": cotangent}, {"H": final_cotangents.get("H") if last else None},
             wanted(needs, {"u": "u", "lam": "lam", "lam_0": "lam_0", "H": "H"}, ARGUMENTS),
         )
         sums.add_all(inner, {"u": "u", "lam": "lam", "lam_0": "lam_0"})
@@ -323,12 +322,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_forward_sweep_1(
-    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
-    y_out,
+    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, y_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -359,8 +357,8 @@ def x_system_forward_sweep_1(
     u_p += b * u_b + h // u_g * u_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -431,10 +429,10 @@ def x_system_forward_sweep_1(
 
 @gluon.jit
 def x_system_forward_sweep_1_consumer(
-    H__first, H__last, y_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
-    chunk_ready, chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring, until_ring, y_buffer, kept_ring,
-    since_ring, y_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    H__first, H__last, y_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    p_ring, u2_ring, lam_a_ring, u_ring, until_ring, y_buffer, kept_ring, since_ring, y_out_tile, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
@@ -443,6 +441,12 @@ def x_system_forward_sweep_1_consumer(
     left2: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
     )
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile3_columns: gl.constexpr = gl.SliceLayout(0, tile3)
     y_out_tile_tiles = tma.make_tensor_descriptor(
         y_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
         swizzled(block_d_kept, y_out.dtype.element_ty),
@@ -452,10 +456,10 @@ def x_system_forward_sweep_1_consumer(
         + gl.load(
             H__first
             + sh * D * D
-            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
-            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :], other=0.0,
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :], other=0.0,
         )
         if H__first is not None
         else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
@@ -466,32 +470,20 @@ def x_system_forward_sweep_1_consumer(
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
-        p_u2_2 = warpgroup_mma(
-            p_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # p u^T
-        product_2 = warpgroup_mma(
-            H__2_operand, p_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
-        )  # p H^T
-        seen = (
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
-        )
-        log2 = (
-            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
-            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
-        )
+        p_u2_2 = begun(p_ring.index(stage), u2_ring.index(stage).permute((1, 0)), tile2)  # p u^T
+        product_2 = begun(H__2_operand, p_ring.index(stage).permute((1, 0)), tile3)  # p H^T
+        seen = gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :]
+        log2 = lam_a_ring.index(stage).load(tile2_rows)[:, None] - lam_a_ring.index(stage).load(tile2_columns)[None, :]
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         u_each = u_ring.index(stage).permute((1, 0)).load(left2)
-        H__after_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        H__after_left = (until_ring.index(stage).load(left2_columns)[None, :] * u_each.to(gl.float32)).to(DT)
         p_u2_2 = warpgroup_mma_wait(1, deps=(p_u2_2,))
         y_right = (m * p_u2_2).to(DT)
         y_buffer.store(y_right)
         fence_async_shared()
-        H__after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        H__after_onto = kept_ring.index(stage).load(tile1_rows)[:, None] * H__2
         product_2 = warpgroup_mma_wait(0, deps=(product_2,))
-        y_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * product_2
+        y_onto = since_ring.index(stage).load(tile3_columns)[None, :] * product_2
         y = warpgroup_mma(
             u_ring.index(stage).permute((1, 0)), y_buffer.permute((1, 0)), y_onto, is_async=True
         )  # ... + ((p u^T) . m) u
@@ -512,21 +504,22 @@ def x_system_forward_sweep_1_consumer(
             gl.store(
                 H__last
                 + (sh // H // segments * H + h) * D * D
-                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
-                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-                & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :], H__2,
+                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+                & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def x_system_forward_sweep_1_loader(
-    p_t, lam_sums, u_t, T, tile, begin, stop, bh, count, p_p_2, u_p_2, chunk_ready, chunk_empty,
-    p_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr,
-    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
-    C: gl.constexpr, DT: gl.constexpr,
+    p_t, lam_sums, u_t, T, tile, begin, stop, bh, count, p_p_2, u_p_2, chunk_ready, chunk_empty, p_ring, u2_ring,
+    u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr, block_d: gl.constexpr,
+    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
+    each: gl.constexpr = gl.BlockedLayout([C // 32], [32], [1], [0])
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     p_tiles = tma.make_tensor_descriptor(p_p_2, [stop, D], [p_t, 1], [C, block_d], swizzled(block_d, DT))
     u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
     u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d_kept], swizzled(block_d_kept, DT))
@@ -536,9 +529,7 @@ def x_system_forward_sweep_1_loader(
         t0 = begin + gl.cast(n, gl.int64) * C
         last = gl.minimum(stop - t0, C).to(gl.int32) - 1
         at = bh * T + t0
-        lam_a = gl.load(
-            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
-        )
+        lam_a = gl.load(lam_sums + at + gl.minimum(gl.arange(0, C, layout=each), last))
         lam_a_end = gl.load(lam_sums + at + last)
         mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
         ready = chunk_ready.index(stage)
@@ -551,19 +542,18 @@ def x_system_forward_sweep_1_loader(
         until = gl.exp2(lam_a_end - lam_a)
         lam_a_ring.index(stage).store(lam_a)
         until_ring.index(stage).store(until)
-        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=one))
         since_ring.index(stage).store(since)
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_forward_sweep_1_roles(
-    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
-    y_out,
+    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, y_out,
     T, H, chunks, starts, segments, length,
-    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
-    EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H. Its warps have roles: consumer, loader."""
@@ -574,50 +564,33 @@ def x_system_forward_sweep_1_roles(
     segment = (sh // H % segments) if starts is None else (sh // H * 0)
     begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
     stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
-    first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
     p_p_2 = p_p + (b * p_b + h // p_g * p_h)
     u_p_2 = u_p + (b * u_b + h // u_g * u_h)
-    p_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    u2_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    u_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d_kept], swizzled(block_d_kept, DT))
-    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    y_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    y_out_tile = gl.allocate_shared_memory(
-        y_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_out.dtype.element_ty)
-    )
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=2)
-        mbarrier.init(chunk_empty.index(stage), count=1)
+    p_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    u2_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    u_ring = ring_of_tiles(DT, STAGES, C, block_d_kept)
+    lam_a_ring = ring_of_numbers(STAGES, C)
+    until_ring = ring_of_numbers(STAGES, C)
+    kept_ring = ring_of_numbers(STAGES, 1)
+    since_ring = ring_of_numbers(STAGES, C)
+    y_buffer = room(DT, C, C)
+    y_out_tile = room(y_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                x_system_forward_sweep_1_consumer,
-                (
-                    H__first, H__last, y_out, T, H, segments, tile, sh, h, b, segment, begin, stop,
-                    count, chunk_ready, chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring,
-                    until_ring, y_buffer, kept_ring, since_ring, y_out_tile, D, block_d,
-                    block_d_kept, WARPS, STAGES, C, DT,
-                ),
-            ),
-            (
-                x_system_forward_sweep_1_loader,
-                (
-                    p_t, lam_sums, u_t, T, tile, begin, stop, bh, count, p_p_2, u_p_2, chunk_ready,
-                    chunk_empty, p_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring,
-                    since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (x_system_forward_sweep_1_consumer, (
+                H__first, H__last, y_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+                p_ring, u2_ring, lam_a_ring, u_ring, until_ring, y_buffer, kept_ring, since_ring, y_out_tile, D, block_d,
+                block_d_kept, WARPS, STAGES, C, DT,
+            )),
+            (x_system_forward_sweep_1_loader, (
+                p_t, lam_sums, u_t, T, tile, begin, stop, bh, count, p_p_2, u_p_2, chunk_ready, chunk_empty, p_ring, u2_ring,
+                u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -632,7 +605,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "2b2283a8418d25da")
+    config = choose(some.dtype, (D,), "b106fa99d0e35fd7")
     config = with_roles(config, D, p, u)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -654,10 +627,9 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             x_system_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, H__ends, p, *strides(p, H), lam_sums, lam_rests, u, *strides(u, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if segments > 1:
         H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
@@ -672,10 +644,9 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, u, *strides(u, H), y,
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     saved = {}
@@ -689,12 +660,10 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prologue_1(
-    lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
-    p_p, p_b, p_t, p_h, p_g, own1_out,
+    lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g, p_p, p_b, p_t, p_h, p_g, own1_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -739,12 +708,12 @@ def x_system_backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_1(
-    H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g,
-    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g,
+    H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out,
+    u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -811,8 +780,8 @@ def x_system_backward_sweep_1(
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy H
@@ -852,9 +821,8 @@ def x_system_backward_sweep_1(
 def x_system_backward_prologue_2(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -889,12 +857,12 @@ def x_system_backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_2(
-    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
-    p_p, p_b, p_t, p_h, p_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out, p_p, p_b, p_t, p_h, p_g,
+    matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -926,8 +894,8 @@ def x_system_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -974,8 +942,8 @@ def x_system_backward_sweep_2(
             if not EXACT:
                 u2_dH = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), u2_dH)
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dH_after = tl.dot(
                 (until[None, :] * p_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -1023,9 +991,8 @@ def x_system_backward_sweep_2(
 def x_system_backward_prologue_3(
     matrix2, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1060,12 +1027,12 @@ def x_system_backward_prologue_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_3(
-    dH_first, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    matrix2, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, p_p, p_b, p_t, p_h, p_g,
+    dH_first, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2,
+    du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, p_p, p_b, p_t, p_h, p_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1111,8 +1078,8 @@ def x_system_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
-            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
+            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :],
+            other=0.0,
         )
         du_1_each = (
             tl.dot(du_1.to(DT), identity)
@@ -1152,8 +1119,8 @@ def x_system_backward_sweep_3(
         )  # ... + matrix2 dy
         if YIELD:
             tl.store(
-                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + read), mask=d_kept_ok[:, None] & i_ok[None, :],
+                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (du_1_each.to(tl.float32) + read),
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
@@ -1168,7 +1135,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "2b2283a8418d25da")
+    config = choose(some.dtype, (D,), "b106fa99d0e35fd7")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1195,8 +1162,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + p.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -1205,9 +1172,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if segments > 1:
@@ -1217,13 +1184,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             )
             launch(
                 x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, p, *strides(p, H), matrix1,
-                None, dy, *strides(dy, H),
+                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, p, *strides(p, H), matrix1, None,
+                dy, *strides(dy, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1240,13 +1206,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         launch(
             x_system_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_,
-            u, *strides(u, H),
+            H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_, u, *strides(u, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if segments > 1:
@@ -1262,18 +1226,17 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + dy.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            u.element_size() + p.element_size(), elements=True, wide=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), u.element_size() + p.element_size(),
+            elements=True, wide=True,
         )
         launch(
             x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, p, *strides(p, H),
-            matrix1, du_1, dy, *strides(dy, H),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, p, *strides(p, H), matrix1, du_1,
+            dy, *strides(dy, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1286,33 +1249,32 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             matrix2, lam_sums, lam_rests, p, *strides(p, H), u, *strides(u, H),
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (p.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (p.element_size() + u.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + p.element_size()),
-            lam_sums.element_size() + config.chunk * matrix2.element_size(),
-            dy.element_size() + du_1.element_size(), elements=True,
+            lam_sums.element_size() + config.chunk * matrix2.element_size(), dy.element_size() + du_1.element_size(),
+            elements=True,
         )
         launch(
             x_system_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, lam_sums, lam_rests, u, *strides(u, H), dy, *strides(dy, H), matrix2,
-            du_1, *strides(du_1, H), du, p, *strides(p, H),
+            dH_starts, lam_sums, lam_rests, u, *strides(u, H), dy, *strides(dy, H), matrix2, du_1, *strides(du_1, H), du,
+            p, *strides(p, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__state_adjoint = boundary_sums(
-            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
-            own_late=own1, out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_, own_late=own1,
+            out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if "u" in needs:
@@ -1336,8 +1298,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
 def x_system_checkpoints(
     first, last_out, checkpoints_out, lam_p, lam_b, lam_t, lam_h, u_p, u_b, u_t, u_h,
     T, H,
-    D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr,
-    DT: tl.constexpr, EXACT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr, DT: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """An inter-chunk sweep, which keeps H as it stands before each chunk."""
     tile = tl.program_id(0) % tl.cdiv(D, block_tile)
@@ -1388,8 +1350,8 @@ def x_system_solves(
     right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, checkpoints_p, tolerance,
     lam_p, lam_b, lam_t, lam_h, u_p, u_b, u_t, u_h,
     T, H,
-    SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr,
-    C: tl.constexpr, DT: tl.constexpr, EXACT: tl.constexpr,
+    SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr,
+    DT: tl.constexpr, EXACT: tl.constexpr,
 ):
     """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side, with its SIGN."""
     chunks = tl.cdiv(T, C)
@@ -1477,8 +1439,8 @@ def triton_x_system_matrix(given, states, constants, like):
         x_system_checkpoints, (B * H * cdiv(D, config.tile),),
         first, last, before, lam, *strides3(lam), u, *strides3(u),
         T, H,
-        D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype],
-        EXACT=False, num_warps=4, num_stages=2,
+        D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype], EXACT=False, num_warps=4,
+        num_stages=2,
     )
     return before, {"H": last}
 
@@ -1501,11 +1463,10 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, sig
     residual = right.new_empty((B, T, H), dtype=torch.float32)
     launch(
         x_system_solves, (B * H * cdiv(T, config.chunk),),
-        right, *strides3(right), x, fine, residual, matrix, float(tolerance), lam, *strides3(lam),
-        u, *strides3(u),
+        right, *strides3(right), x, fine, residual, matrix, float(tolerance), lam, *strides3(lam), u, *strides3(u),
         T, H,
-        SIGN=sign, COUNT=count + 1, D=D, block_d=padded(D), C=config.chunk, DT=DTYPES[some.dtype],
-        EXACT=False, num_warps=config.warps, num_stages=config.stages,
+        SIGN=sign, COUNT=count + 1, D=D, block_d=padded(D), C=config.chunk, DT=DTYPES[some.dtype], EXACT=False,
+        num_warps=config.warps, num_stages=config.stages,
     )
     return x, residual, fine
 
@@ -1543,8 +1504,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     def d_x_matrix(cotangent, vector, last):
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = triton_x_system_backward(
-            {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector},
-            {"H": states.get("H")}, constants,
+            {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector}, {"H": states.get("H")},
+            constants,
             Again(
                 lambda: triton_x_system_forward(
                     {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector},
@@ -1564,11 +1525,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="mesa",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("u", "input", ("d",)),
-        Argument("lam", "decay", ()), Argument("lam_0", "parameter", ()),
+        Argument("q", "input", ("d",)), Argument("u", "input", ("d",)), Argument("lam", "decay", ()),
+        Argument("lam_0", "parameter", ()),
     ),
-    states=(("H", ("d", "d")),), outputs=(("o", ("d",)), ("x_residual", ())),
-    hidden=("x_residual",),
+    states=(("H", ("d", "d")),), outputs=(("o", ("d",)), ("x_residual", ())), hidden=("x_residual",),
 )
 OP = Op(
     SIGNATURE,
@@ -1586,11 +1546,10 @@ WHY = {"x": "Take more than 30 steps, or see that the matrix is positive definit
 @OP.named
 def mesa(
     q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor, lam_0: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False, output_residual: bool = False,
-    check: float | None = None,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    output_residual: bool = False, check: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None] | tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The mesa read: o_t = H_t^-1 q_t, with H_t the decayed sum of u u^T from a multiple of the identity, by conjugate gradients.
 
@@ -1619,9 +1578,8 @@ def mesa(
     """
     found = OP(
         {"q": q, "u": u, "lam": log_lam, "lam_0": lam_0}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
     if check is not None:
         checked_solves("mesa", {"x": found[1]}, check, WHY)

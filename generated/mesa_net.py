@@ -142,8 +142,8 @@ from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments,
-    or_zeros, per_head, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments, or_zeros, per_head,
+    steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
@@ -238,8 +238,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     if packed is not None:
         per_step = ["k", "beta", "lam", "p"]
         return backward_by_length(
-            torch_x_system_backward, per_step, given, states, constants, saved, cotangents,
-            final_cotangents, needs, packed,
+            torch_x_system_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs,
+            packed,
         )
     dtype, device, lead = call_of(given, "k")
     size_d = given["k"].shape[-1]
@@ -482,14 +482,14 @@ def torch_forward(given, states, constants, packed=None):
         return forward_by_length(torch_forward, ["q", "k", "v", "beta", "lam"], given, states, constants, packed)
     # x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     x_matrix, x_last = torch_x_system_matrix(
-        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")}, constants,
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]}, {"H": states.get("H")},
+        constants,
     )
     x, x_residual = conjugate_gradients(x_matrix, given["q"], 30, 0.0, given["q"])
     # o_t = S_t^T x_t
     o_made, o_last, o_saved = torch_o_forward(
-        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x},
-        {"S": states.get("S")}, constants,
+        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x}, {"S": states.get("S")},
+        constants,
     )
     o = o_made["y"]
     outputs = {"o": o, "x_residual": x_residual}
@@ -501,17 +501,16 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     """Gradients of mesa_net: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
-            torch_backward, ["q", "k", "v", "beta", "lam"], given, states, constants, saved,
-            cotangents, final_cotangents, needs, packed,
+            torch_backward, ["q", "k", "v", "beta", "lam"], given, states, constants, saved, cotangents,
+            final_cotangents, needs, packed,
         )
     x = saved["x"]
     sums = Sums()
     sums.add("o", cotangents.get("o"))
     # the adjoint of o_t = S_t^T x_t
     inner, initial = torch_o_backward(
-        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x},
-        {"S": states.get("S")}, constants, part("o", saved), {"y": sums.get("o", given["k"])},
-        {"S": final_cotangents.get("S")},
+        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x}, {"S": states.get("S")},
+        constants, part("o", saved), {"y": sums.get("o", given["k"])}, {"S": final_cotangents.get("S")},
         wanted(needs, {"k": "k", "v": "v", "beta": "beta", "lam": "lam", "x": "x", "S": "S"}, ARGUMENTS),
     )
     sums.add_all(inner, {"k": "k", "v": "v", "beta": "beta", "lam": "lam", "x": "x"})
@@ -519,8 +518,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # the adjoint of x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     dx = zeros_where_none(sums.take("x", given["q"]), x)
     x_matrix, x_last = torch_x_system_matrix(
-        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")}, constants,
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]}, {"H": states.get("H")},
+        constants,
     )
     w_x, _ = conjugate_gradients(x_matrix, dx, 30, 0.0, given["q"])
     inner = dx = x_matrix = None
@@ -530,8 +529,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = torch_x_system_backward(
             {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
-            {"H": states.get("H")}, constants, {}, {"y": cotangent},
-            {"H": final_cotangents.get("H") if last else None},
+            {"H": states.get("H")}, constants, {}, {"y": cotangent}, {"H": final_cotangents.get("H") if last else None},
             wanted(needs, {"k": "k", "beta": "beta", "lam": "lam", "lamb": "lamb", "H": "H"}, ARGUMENTS),
         )
         sums.add_all(inner, {"k": "k", "beta": "beta", "lam": "lam", "lamb": "lamb"})
@@ -543,12 +541,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_forward_sweep_1(
-    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g,
-    beta_by_head, y_0_out,
+    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head, y_0_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -579,8 +576,8 @@ def x_system_forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -617,8 +614,8 @@ def x_system_forward_sweep_1(
             if count > 0:
                 p_k2 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), p_k2, input_precision="tf32x3")  # p k^T
             H__after = tl.dot(
-                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), k2.to(DT),
-                (kept * H_[n_d]), input_precision="tf32x3",
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), k2.to(DT), (kept * H_[n_d]),
+                input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) k
             H__slice2 = H__after  # kept H + k^T diag(beta . until) k
             H__next = H__next + (H__slice2,)
@@ -670,8 +667,8 @@ def x_system_forward_per_step_1(
     d_ok = d < D
     lamb = tl.load(lamb_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     p = tl.load(
-        p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     y_0 = tl.load(
         y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
@@ -702,18 +699,16 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     if segments > 1:
         H__ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
-            D, config.padded(D) * k.element_size(),
-            lam_sums.element_size() + beta_by_head.element_size(), k.element_size(),
+            D, config.padded(D) * k.element_size(), lam_sums.element_size() + beta_by_head.element_size(),
+            k.element_size(),
         )
         launch(
             x_system_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            None, H__ends, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
-            None,
+            None, H__ends, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if segments > 1:
         H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
@@ -726,13 +721,11 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     )
     launch(
         x_system_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-        H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
-        y_0,
+        H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head, y_0,
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -757,9 +750,8 @@ def x_system_backward_prologue_1(
     lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, beta_by_head,
     dy_p, dy_b, dy_t, dy_h, dy_g, own1_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -807,12 +799,12 @@ def x_system_backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_1(
-    H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g,
-    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, k_p, k_b, k_t, k_h, k_g, beta_by_head,
+    H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out,
+    k_p, k_b, k_t, k_h, k_g, beta_by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -873,8 +865,8 @@ def x_system_backward_sweep_1(
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy H
@@ -911,12 +903,10 @@ def x_system_backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prologue_2(
-    matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g,
-    k_p, k_b, k_t, k_h, k_g,
+    matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g, k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -954,12 +944,12 @@ def x_system_backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_2(
-    dH_first, dH_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head,
-    p_p, p_b, p_t, p_h, p_g, matrix1, dk_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dH_first, dH_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head, p_p, p_b, p_t, p_h, p_g, matrix1,
+    dk_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -991,8 +981,8 @@ def x_system_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1023,8 +1013,8 @@ def x_system_backward_sweep_2(
             )
             k_dH = tl.dot(dH[n_d].to(DT), tl.trans(k.to(DT)), k_dH, input_precision="tf32x3")  # k dH
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dH_after = tl.dot(
                 (until[None, :] * p_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -1064,9 +1054,8 @@ def x_system_backward_sweep_2(
 def x_system_backward_prologue_3(
     matrix2, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1102,12 +1091,12 @@ def x_system_backward_prologue_3(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_3(
     dH_first, k_p, k_b, k_t, k_h, k_g, lam_sums, lam_rests, beta_by_head, H_out_late__out,
-    dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out,
-    dbeta_2_out, p_p, p_b, p_t, p_h, p_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out, dbeta_2_out,
+    p_p, p_b, p_t, p_h, p_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1152,8 +1141,8 @@ def x_system_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         dk_1 = tl.load(
-            dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
+            dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :],
+            other=0.0,
         )
         dk_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         k = tl.load(
@@ -1205,8 +1194,7 @@ def x_system_backward_sweep_3(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                ((beta[None, :] * read) + dk_1_each.to(tl.float32)),
-                mask=d_kept_ok[:, None] & i_ok[None, :],
+                ((beta[None, :] * read) + dk_1_each.to(tl.float32)), mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 dbeta_2_out
@@ -1246,12 +1234,12 @@ def x_system_backward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     p = tl.load(
-        p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dy = tl.load(
-        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dy_p_ = tl.sum(dy * p, axis=0)
     if dlamb_summed_out is not None:
@@ -1286,13 +1274,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         launch(
             x_system_backward_prologue_1, (config.queues(layout.programs),),
-            lam_sums, lam_rests, p, *strides(p, H), k, *strides(k, H), beta_by_head,
-            dy, *strides(dy, H), own1,
+            lam_sums, lam_rests, p, *strides(p, H), k, *strides(k, H), beta_by_head, dy, *strides(dy, H), own1,
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size() + dy.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
         matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -1301,9 +1288,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             matrix1, lam_sums, lam_rests, beta_by_head, dy, *strides(dy, H), k, *strides(k, H),
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (dy.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + k.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if segments > 1:
@@ -1311,13 +1298,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             sweep = config.sweep(D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size())
             launch(
                 x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                None, dH_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H),
-                matrix1, None, dy, *strides(dy, H),
+                None, dH_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H), matrix1, None,
+                dy, *strides(dy, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-                num_stages=2, maxnreg=sweep.registers,
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1330,18 +1316,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         sweep = config.sweep(
             D, config.padded(D) * (dy.element_size() + k.element_size()),
-            lam_sums.element_size() + beta_by_head.element_size(),
-            p.element_size() + k.element_size(),
+            lam_sums.element_size() + beta_by_head.element_size(), p.element_size() + k.element_size(),
         )
         launch(
             x_system_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_,
-            k, *strides(k, H), beta_by_head,
+            H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_, k, *strides(k, H),
+            beta_by_head,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if segments > 1:
@@ -1357,13 +1341,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         launch(
             x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, dH_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H),
-            matrix1, dk_1, dy, *strides(dy, H),
+            dH_starts, dH_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H), matrix1, dk_1,
+            dy, *strides(dy, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1376,9 +1359,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             matrix2, lam_sums, lam_rests, p, *strides(p, H), k, *strides(k, H),
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"beta", "k", "lam"}:
         dk = dk_1  # in place
@@ -1395,20 +1378,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
         launch(
             x_system_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, k, *strides(k, H), lam_sums, lam_rests, beta_by_head, H_out_late_,
-            dy, *strides(dy, H), matrix2, dk_1, *strides(dk_1, H), dk, dbeta_2, p, *strides(p, H),
+            dH_starts, k, *strides(k, H), lam_sums, lam_rests, beta_by_head, H_out_late_, dy, *strides(dy, H), matrix2,
+            dk_1, *strides(dk_1, H), dk, dbeta_2, p, *strides(p, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     beta_by_head = dk_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__state_adjoint = boundary_sums(
-            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
-            own_late=own1, out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_, own_late=own1,
+            out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"lamb"}:
@@ -1444,8 +1426,8 @@ def x_system_checkpoints(
     first, last_out, checkpoints_out, lam_p, lam_b, lam_t, lam_h, k_p, k_b, k_t, k_h,
     beta_p, beta_b, beta_t, beta_h,
     T, H,
-    D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr,
-    DT: tl.constexpr, EXACT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr, DT: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """An inter-chunk sweep, which keeps H as it stands before each chunk."""
     tile = tl.program_id(0) % tl.cdiv(D, block_tile)
@@ -1487,8 +1469,8 @@ def x_system_checkpoints(
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = span(lam_a_end, lam_n, lam_a, lam_n)
         added = tl.dot(
-            tl.trans(k.to(DT)), ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT),
-            (kept * state), input_precision="tf32x3",
+            tl.trans(k.to(DT)), ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT), (kept * state),
+            input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) k
         state = added  # kept H + k^T diag(beta . until) k
     tl.store(last_out + bh * D * D + place, state, mask=inside)
@@ -1499,8 +1481,8 @@ def x_system_solves(
     right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, checkpoints_p, tolerance,
     lam_p, lam_b, lam_t, lam_h, beta_p, beta_b, beta_t, beta_h, k_p, k_b, k_t, k_h, lamb_p,
     T, H,
-    SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr,
-    C: tl.constexpr, DT: tl.constexpr, EXACT: tl.constexpr,
+    SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr,
+    DT: tl.constexpr, EXACT: tl.constexpr,
 ):
     """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side, with its SIGN."""
     chunks = tl.cdiv(T, C)
@@ -1586,8 +1568,8 @@ def triton_x_system_matrix(given, states, constants, like):
         x_system_checkpoints, (B * H * cdiv(D, config.tile),),
         first, last, before, lam, *strides3(lam), k, *strides3(k), beta, *strides3(beta),
         T, H,
-        D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype],
-        EXACT=False, num_warps=4, num_stages=2,
+        D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype], EXACT=False, num_warps=4,
+        num_stages=2,
     )
     return before, {"H": last}
 
@@ -1614,8 +1596,8 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, sig
         right, *strides3(right), x, fine, residual, matrix, float(tolerance), lam, *strides3(lam),
         beta, *strides3(beta), k, *strides3(k), lamb,
         T, H,
-        SIGN=sign, COUNT=count + 1, D=D, block_d=padded(D), C=config.chunk, DT=DTYPES[some.dtype],
-        EXACT=False, num_warps=config.warps, num_stages=config.stages,
+        SIGN=sign, COUNT=count + 1, D=D, block_d=padded(D), C=config.chunk, DT=DTYPES[some.dtype], EXACT=False,
+        num_warps=config.warps, num_stages=config.stages,
     )
     return x, residual, fine
 
@@ -1643,8 +1625,7 @@ def x_system_parameter_sums(
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     tl.store(
         lamb_sums + tl.program_id(0).to(tl.int64) * D + d,
-        tl.sum(tl.where(i_ok[:, None], (p_.to(tl.float32) * dy.to(tl.float32)), 0.0), axis=0),
-        mask=d_ok,
+        tl.sum(tl.where(i_ok[:, None], (p_.to(tl.float32) * dy.to(tl.float32)), 0.0), axis=0), mask=d_ok,
     )
 
 
@@ -1667,12 +1648,12 @@ def triton_x_system_parameters(given, constants, cotangent):
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_forward_sweep_1(
-    S_first, S_last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, v_p, v_b, v_t, v_h, v_g,
-    k_p, k_b, k_t, k_h, k_g, beta_by_head, y_out,
+    S_first, S_last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g,
+    beta_by_head, y_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1693,8 +1674,8 @@ def o_forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -1704,8 +1685,8 @@ def o_forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1767,8 +1748,8 @@ def o_forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1798,18 +1779,16 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     if segments > 1:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         sweep = config.sweep(
-            E, config.padded(D) * k.element_size(),
-            lam_sums.element_size() + beta_by_head.element_size(), v.element_size(),
+            E, config.padded(D) * k.element_size(), lam_sums.element_size() + beta_by_head.element_size(),
+            v.element_size(),
         )
         launch(
             o_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, S_ends, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H), k, *strides(k, H),
-            beta_by_head, None,
+            None, S_ends, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H), k, *strides(k, H), beta_by_head, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if segments > 1:
         S_starts = chained(S_first, S_ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
@@ -1822,13 +1801,11 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     )
     launch(
         o_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H),
-        k, *strides(k, H), beta_by_head, y,
+        S_starts, S_last, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H), k, *strides(k, H), beta_by_head, y,
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     saved = {}
@@ -1842,13 +1819,12 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o_backward_prologue_1(
-    matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g,
-    v_p, v_b, v_t, v_h, v_g, matrix2, x_p, x_b, x_t, x_h, x_g, k_p, k_b, k_t, k_h, k_g, matrix3,
-    own1_out,
+    matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g, v_p, v_b, v_t, v_h, v_g, matrix2,
+    x_p, x_b, x_t, x_h, x_g, k_p, k_b, k_t, k_h, k_g, matrix3, own1_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1911,13 +1887,12 @@ def o_backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_backward_sweep_1(
-    S_first, S_last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    S_in_late__out, k_p, k_b, k_t, k_h, k_g, matrix1, dx_out, beta_by_head,
-    v_p, v_b, v_t, v_h, v_g,
+    S_first, S_last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g, S_in_late__out,
+    k_p, k_b, k_t, k_h, k_g, matrix1, dx_out, beta_by_head, v_p, v_b, v_t, v_h, v_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1938,8 +1913,8 @@ def o_backward_sweep_1(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1975,8 +1950,8 @@ def o_backward_sweep_1(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             dy_S = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), dy_S, input_precision="tf32x3")  # dy S^T
@@ -2020,12 +1995,12 @@ def o_backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_backward_sweep_2(
-    dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head,
-    dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, dv_out, x_p, x_b, x_t, x_h, x_g,
+    dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g,
+    matrix2, dv_out, x_p, x_b, x_t, x_h, x_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2046,8 +2021,8 @@ def o_backward_sweep_2(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2057,8 +2032,8 @@ def o_backward_sweep_2(
     x_p += b * x_b + h // x_g * x_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2121,8 +2096,8 @@ def o_backward_sweep_2(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -2133,13 +2108,12 @@ def o_backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_backward_sweep_3(
-    dS_first, lam_sums, lam_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g,
-    v_p, v_b, v_t, v_h, v_g, S_out_late__out, x_p, x_b, x_t, x_h, x_g, matrix3, dk_out,
-    dbeta_2_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dS_first, lam_sums, lam_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, S_out_late__out,
+    x_p, x_b, x_t, x_h, x_g, matrix3, dk_out, dbeta_2_out, dy_p, dy_b, dy_t, dy_h, dy_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2160,8 +2134,8 @@ def o_backward_sweep_3(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -2204,8 +2178,8 @@ def o_backward_sweep_3(
             if not EXACT:
                 v_dS = tl.dot(rest.to(DT), tl.trans(v.to(DT)), v_dS)
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 rounded4.to(DT), dy.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
@@ -2283,13 +2257,13 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
         o_backward_prologue_1, (config.queues(layout.programs),),
-        matrix1, lam_sums, lam_rests, beta_by_head, dy, *strides(dy, H), v, *strides(v, H), matrix2,
-        x, *strides(x, H), k, *strides(k, H), matrix3, own1,
+        matrix1, lam_sums, lam_rests, beta_by_head, dy, *strides(dy, H), v, *strides(v, H), matrix2, x, *strides(x, H),
+        k, *strides(k, H), matrix3, own1,
         *layout.at_once, layout.programs,
         E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(E) * (dy.element_size() + v.element_size()) + config.padded(D) * (x.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if needs & {"S", "beta", "k", "lam", "v"}:
         if segments > 1:
@@ -2297,13 +2271,12 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             sweep = config.sweep(E, config.padded(D) * x.element_size(), lam_sums.element_size(), dy.element_size())
             launch(
                 o_backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-                None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, dy, *strides(dy, H),
-                matrix2, None, x, *strides(x, H),
+                None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, dy, *strides(dy, H), matrix2, None,
+                x, *strides(x, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-                num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2322,13 +2295,12 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         )
         launch(
             o_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            S_starts, S_last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), S_in_late_,
-            k, *strides(k, H), matrix1, dx, beta_by_head, v, *strides(v, H),
+            S_starts, S_last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), S_in_late_, k, *strides(k, H),
+            matrix1, dx, beta_by_head, v, *strides(v, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"S", "beta", "k", "lam", "v"}:
@@ -2345,13 +2317,12 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         )
         launch(
             o_backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
-            dy, *strides(dy, H), matrix2, dv, x, *strides(x, H),
+            dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, dy, *strides(dy, H), matrix2, dv,
+            x, *strides(x, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -2372,20 +2343,19 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         )
         launch(
             o_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dS_starts, lam_sums, lam_rests, beta_by_head, k, *strides(k, H), v, *strides(v, H),
-            S_out_late_, x, *strides(x, H), matrix3, dk, dbeta_2, dy, *strides(dy, H),
+            dS_starts, lam_sums, lam_rests, beta_by_head, k, *strides(k, H), v, *strides(v, H), S_out_late_,
+            x, *strides(x, H), matrix3, dk, dbeta_2, dy, *strides(dy, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     beta_by_head = matrix3 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_state_adjoint = boundary_sums(
-            lam_sums, lam_rests, S_at_ends, layout, segments, config.exact, in_late=S_in_late_,
-            own_late=own1, out_late=S_out_late_,
+            lam_sums, lam_rests, S_at_ends, layout, segments, config.exact, in_late=S_in_late_, own_late=own1,
+            out_late=S_out_late_,
         )
     S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
     if "k" in needs:
@@ -2412,12 +2382,12 @@ def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of mesa_net: op after op."""
     # x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     x_matrix, x_last = triton_x_system_matrix(
-        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")}, constants, given["q"],
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]}, {"H": states.get("H")},
+        constants, given["q"],
     )
     x, x_residual, x_fine = triton_x_system_solve(
-        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        constants, x_matrix, given["q"], 30, 0.0,
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]}, constants, x_matrix,
+        given["q"], 30, 0.0,
     )
     # o_t = S_t^T x_t
     o_made, o_last, o_saved = triton_o_forward(
@@ -2448,12 +2418,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     # the adjoint of x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     dx = zeros_where_none(sums.take("x"), x)
     x_matrix, x_last = triton_x_system_matrix(
-        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")}, constants, given["q"],
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]}, {"H": states.get("H")},
+        constants, given["q"],
     )
     w_x, _, w_x_fine = triton_x_system_solve(
-        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        constants, x_matrix, dx, 30, 0.0, -1,
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]}, constants, x_matrix, dx,
+        30, 0.0, -1,
     )
     inner = dx = x_matrix = None
     sums.add("q", -w_x)
@@ -2477,8 +2447,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             sums.add_all(
                 triton_x_system_parameters(
                     {
-                        "k": given["k"], "beta": given["beta"], "lam": given["lam"],
-                        "lamb": given["lamb"], "p": fine_vector,
+                        "k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"],
+                        "p": fine_vector,
                     },
                     constants, fine_cotangent,
                 ),
@@ -2493,12 +2463,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="mesa_net",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("beta", "input", ()), Argument("lam", "decay", ()),
-        Argument("lamb", "parameter", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()), Argument("lam", "decay", ()), Argument("lamb", "parameter", ("d",)),
     ),
-    states=(("H", ("d", "d")), ("S", ("d", "e"))), outputs=(("o", ("e",)), ("x_residual", ())),
-    hidden=("x_residual",),
+    states=(("H", ("d", "d")), ("S", ("d", "e"))), outputs=(("o", ("e",)), ("x_residual", ())), hidden=("x_residual",),
 )
 OP = Op(
     SIGNATURE,
@@ -2515,13 +2483,11 @@ WHY = {"x": "Take more than 30 steps, or see that the matrix is positive definit
 
 @OP.named
 def mesa_net(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_lam: torch.Tensor,
-    lamb: torch.Tensor,
-    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
-    output_residual: bool = False, check: float | None = None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_lam: torch.Tensor, lamb: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False, output_residual: bool = False, check: float | None = None,
 ) -> (
     tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
     | tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
@@ -2555,10 +2521,9 @@ def mesa_net(
     Source: arXiv 2506.05233
     """
     found = OP(
-        {"q": q, "k": k, "v": v, "beta": beta, "lam": log_lam, "lamb": lamb},
-        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "beta": beta, "lam": log_lam, "lamb": lamb}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
     if check is not None:
         checked_solves("mesa_net", {"x": found[1]}, check, WHY)

@@ -135,8 +135,8 @@ from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
-    warpgroup_mma, warpgroup_mma_wait, with_roles,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, ring_of_numbers,
+    ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
@@ -147,8 +147,8 @@ from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.solves.programs import Sums, kept, part, wanted
 from chunkform.runtime.solves.solves import through
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments,
-    or_zeros, per_head, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments, or_zeros, per_head,
+    steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
@@ -507,14 +507,14 @@ def torch_forward(given, states, constants, packed=None):
         return forward_by_length(torch_forward, ["q", "u", "lam"], given, states, constants, packed)
     # o2_t = q_t + q_t - H_t q_t
     o2_made, o2_last, o2_saved = torch_o2_forward(
-        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")}, constants,
+        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")},
+        constants,
     )
     o2 = o2_made["y"]
     # o3_t = q_t + o2_t - H_t o2_t
     o3_matrix, o3_last = torch_o3_matrix(
-        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")}, constants,
+        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")},
+        constants,
     )
     o3 = through(o3_matrix, o2, given["q"])
     # o4_t = q_t + o3_t - H_t o3_t
@@ -528,8 +528,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     """Gradients of mesa_neumann: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
-            torch_backward, ["q", "u", "lam"], given, states, constants, saved, cotangents,
-            final_cotangents, needs, packed,
+            torch_backward, ["q", "u", "lam"], given, states, constants, saved, cotangents, final_cotangents, needs,
+            packed,
         )
     o2 = saved["o2"]
     o3 = saved["o3"]
@@ -553,9 +553,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     sums.start("H", initial.get("H"))
     # the adjoint of o2_t = q_t + q_t - H_t q_t
     inner, initial = torch_o2_backward(
-        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")}, constants, part("o2", saved), {"y": sums.get("o2", given["q"])},
-        {"H": final_cotangents.get("H")},
+        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")},
+        constants, part("o2", saved), {"y": sums.get("o2", given["q"])}, {"H": final_cotangents.get("H")},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "H": "H"}, ARGUMENTS),
     )
     sums.add_all(inner, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0"})
@@ -565,12 +564,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_forward_sweep_1(
-    H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
-    y_0_out,
+    H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, y_0_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -601,8 +599,8 @@ def o2_forward_sweep_1(
     u_p += b * u_b + h // u_g * u_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -674,10 +672,9 @@ def o2_forward_sweep_1(
 
 @gluon.jit
 def o2_forward_sweep_1_consumer(
-    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
-    chunk_ready, chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer,
-    kept_ring, since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr,
-    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    q_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
@@ -687,6 +684,12 @@ def o2_forward_sweep_1_consumer(
     left2: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
     )
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile3_columns: gl.constexpr = gl.SliceLayout(0, tile3)
     y_0_out_tile_tiles = tma.make_tensor_descriptor(
         y_0_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
         swizzled(block_d_kept, y_0_out.dtype.element_ty),
@@ -696,10 +699,10 @@ def o2_forward_sweep_1_consumer(
         + gl.load(
             H__first
             + sh * D * D
-            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
-            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :], other=0.0,
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :], other=0.0,
         )
         if H__first is not None
         else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
@@ -710,32 +713,20 @@ def o2_forward_sweep_1_consumer(
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
-        q_u2_2 = warpgroup_mma(
-            q_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # q u^T
-        product_2 = warpgroup_mma(
-            H__2_operand, q_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
-        )  # q H^T
-        seen = (
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
-        )
-        log2 = (
-            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
-            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
-        )
+        q_u2_2 = begun(q_ring.index(stage), u2_ring.index(stage).permute((1, 0)), tile2)  # q u^T
+        product_2 = begun(H__2_operand, q_ring.index(stage).permute((1, 0)), tile3)  # q H^T
+        seen = gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :]
+        log2 = lam_a_ring.index(stage).load(tile2_rows)[:, None] - lam_a_ring.index(stage).load(tile2_columns)[None, :]
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         u_each = u_ring.index(stage).permute((1, 0)).load(left2)
-        H__after_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        H__after_left = (until_ring.index(stage).load(left2_columns)[None, :] * u_each.to(gl.float32)).to(DT)
         q_u2_2 = warpgroup_mma_wait(1, deps=(q_u2_2,))
         read_right = (q_u2_2 * m).to(DT)
         read_buffer.store(read_right)
         fence_async_shared()
-        H__after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        H__after_onto = kept_ring.index(stage).load(tile1_rows)[:, None] * H__2
         product_2 = warpgroup_mma_wait(0, deps=(product_2,))
-        read_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * product_2
+        read_onto = since_ring.index(stage).load(tile3_columns)[None, :] * product_2
         read = warpgroup_mma(
             u_ring.index(stage).permute((1, 0)), read_buffer.permute((1, 0)), read_onto, is_async=True
         )  # ... + ((q u^T) . m) u
@@ -757,21 +748,22 @@ def o2_forward_sweep_1_consumer(
             gl.store(
                 H__last
                 + (sh // H // segments * H + h) * D * D
-                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
-                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-                & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :], H__2,
+                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+                & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def o2_forward_sweep_1_loader(
-    q_t, lam_sums, u_t, T, tile, begin, stop, bh, count, q_p_2, u_p_2, chunk_ready, chunk_empty,
-    q_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr,
-    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
-    C: gl.constexpr, DT: gl.constexpr,
+    q_t, lam_sums, u_t, T, tile, begin, stop, bh, count, q_p_2, u_p_2, chunk_ready, chunk_empty, q_ring, u2_ring,
+    u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr, block_d: gl.constexpr,
+    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
+    each: gl.constexpr = gl.BlockedLayout([C // 32], [32], [1], [0])
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
     u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d_kept], swizzled(block_d_kept, DT))
@@ -781,9 +773,7 @@ def o2_forward_sweep_1_loader(
         t0 = begin + gl.cast(n, gl.int64) * C
         last = gl.minimum(stop - t0, C).to(gl.int32) - 1
         at = bh * T + t0
-        lam_a = gl.load(
-            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
-        )
+        lam_a = gl.load(lam_sums + at + gl.minimum(gl.arange(0, C, layout=each), last))
         lam_a_end = gl.load(lam_sums + at + last)
         mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
         ready = chunk_ready.index(stage)
@@ -796,19 +786,18 @@ def o2_forward_sweep_1_loader(
         until = gl.exp2(lam_a_end - lam_a)
         lam_a_ring.index(stage).store(lam_a)
         until_ring.index(stage).store(until)
-        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=one))
         since_ring.index(stage).store(since)
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_forward_sweep_1_roles(
-    H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
-    y_0_out,
+    H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, y_0_out,
     T, H, chunks, starts, segments, length,
-    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
-    EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H. Its warps have roles: consumer, loader."""
@@ -819,50 +808,33 @@ def o2_forward_sweep_1_roles(
     segment = (sh // H % segments) if starts is None else (sh // H * 0)
     begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
     stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
-    first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
     q_p_2 = q_p + (b * q_b + h // q_g * q_h)
     u_p_2 = u_p + (b * u_b + h // u_g * u_h)
-    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    u2_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    u_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d_kept], swizzled(block_d_kept, DT))
-    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    read_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    y_0_out_tile = gl.allocate_shared_memory(
-        y_0_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_0_out.dtype.element_ty)
-    )
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=2)
-        mbarrier.init(chunk_empty.index(stage), count=1)
+    q_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    u2_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    u_ring = ring_of_tiles(DT, STAGES, C, block_d_kept)
+    lam_a_ring = ring_of_numbers(STAGES, C)
+    until_ring = ring_of_numbers(STAGES, C)
+    kept_ring = ring_of_numbers(STAGES, 1)
+    since_ring = ring_of_numbers(STAGES, C)
+    read_buffer = room(DT, C, C)
+    y_0_out_tile = room(y_0_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                o2_forward_sweep_1_consumer,
-                (
-                    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin,
-                    stop, count, chunk_ready, chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring,
-                    until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
-                    block_d_kept, WARPS, STAGES, C, DT,
-                ),
-            ),
-            (
-                o2_forward_sweep_1_loader,
-                (
-                    q_t, lam_sums, u_t, T, tile, begin, stop, bh, count, q_p_2, u_p_2, chunk_ready,
-                    chunk_empty, q_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring,
-                    since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (o2_forward_sweep_1_consumer, (
+                H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile,
+                D, block_d, block_d_kept, WARPS, STAGES, C, DT,
+            )),
+            (o2_forward_sweep_1_loader, (
+                q_t, lam_sums, u_t, T, tile, begin, stop, bh, count, q_p_2, u_p_2, chunk_ready, chunk_empty, q_ring, u2_ring,
+                u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -882,8 +854,8 @@ def o2_forward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     y_0 = tl.load(
         y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
@@ -903,7 +875,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "17f4ffa3f272ff95")
+    config = choose(some.dtype, (D,), "d13533b310fff844")
     config = with_roles(config, D, q, u)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -925,10 +897,9 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             o2_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, H__ends, q, *strides(q, H), lam_sums, lam_rests, u, *strides(u, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if segments > 1:
         H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
@@ -943,10 +914,9 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         H__starts, H__last, q, *strides(q, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -968,12 +938,11 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o2_backward_prologue_1(
-    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
-    q_p, q_b, q_t, q_h, q_g, own1_out,
+    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g, q_p, q_b, q_t, q_h, q_g,
+    own1_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1019,12 +988,12 @@ def o2_backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_backward_sweep_1(
-    H__first, H__last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
-    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g, matrix1, dq_0_out,
+    H__first, H__last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out,
+    u_p, u_b, u_t, u_h, u_g, matrix1, dq_0_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1091,8 +1060,8 @@ def o2_backward_sweep_1(
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy H
@@ -1140,9 +1109,8 @@ def o2_backward_sweep_1(
 def o2_backward_prologue_2(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1177,12 +1145,12 @@ def o2_backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_backward_sweep_2(
-    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
-    q_p, q_b, q_t, q_h, q_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out, q_p, q_b, q_t, q_h, q_g,
+    matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1214,8 +1182,8 @@ def o2_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1262,8 +1230,8 @@ def o2_backward_sweep_2(
             if not EXACT:
                 u2_dH = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), u2_dH)
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dH_after = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -1310,9 +1278,8 @@ def o2_backward_sweep_2(
 def o2_backward_prologue_3(
     matrix2, q_p, q_b, q_t, q_h, q_g, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1347,13 +1314,12 @@ def o2_backward_prologue_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_backward_sweep_3(
-    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests,
-    u_p, u_b, u_t, u_h, u_g, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out,
-    q_p, q_b, q_t, q_h, q_g,
+    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
+    du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1399,8 +1365,8 @@ def o2_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
-            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
+            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :],
+            other=0.0,
         )
         du_1_each = (
             tl.dot(du_1.to(DT), identity)
@@ -1439,8 +1405,8 @@ def o2_backward_sweep_3(
         read = (-matrix2_dy) + (since[None, :] * u_dH)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
-                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + read), mask=d_kept_ok[:, None] & i_ok[None, :],
+                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (du_1_each.to(tl.float32) + read),
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
@@ -1460,8 +1426,8 @@ def o2_backward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     dy = tl.load(
-        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dq_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dq_0_p is not None:
@@ -1484,7 +1450,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "17f4ffa3f272ff95")
+    config = choose(some.dtype, (D,), "d13533b310fff844")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1508,13 +1474,12 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             o2_backward_prologue_1, (config.queues(layout.programs),),
-            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), q, *strides(q, H),
-            own1,
+            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), q, *strides(q, H), own1,
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + q.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -1523,9 +1488,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if segments > 1:
@@ -1535,13 +1500,12 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             )
             launch(
                 o2_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, q, *strides(q, H), matrix1,
-                None, dy, *strides(dy, H),
+                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, q, *strides(q, H), matrix1, None,
+                dy, *strides(dy, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1555,18 +1519,17 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         )
         sweep = config.sweep(
             D, config.padded(D) * (dy.element_size() + u.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            q.element_size() + u.element_size(), elements=True, wide=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), q.element_size() + u.element_size(),
+            elements=True, wide=True,
         )
         launch(
             o2_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            H__starts, H__last, lam_sums, lam_rests, q, *strides(q, H), dy, *strides(dy, H), H_in_late_,
-            u, *strides(u, H), matrix1, dq_0,
+            H__starts, H__last, lam_sums, lam_rests, q, *strides(q, H), dy, *strides(dy, H), H_in_late_, u, *strides(u, H),
+            matrix1, dq_0,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if segments > 1:
@@ -1582,18 +1545,17 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         )
         sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + dy.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            u.element_size() + q.element_size(), elements=True, wide=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), u.element_size() + q.element_size(),
+            elements=True, wide=True,
         )
         launch(
             o2_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, q, *strides(q, H),
-            matrix1, du_1, dy, *strides(dy, H),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, q, *strides(q, H), matrix1, du_1,
+            dy, *strides(dy, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1606,41 +1568,39 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             matrix2, q, *strides(q, H), u, *strides(u, H), lam_sums, lam_rests,
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (q.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (q.element_size() + u.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + q.element_size()),
-            config.chunk * matrix2.element_size() + lam_sums.element_size(),
-            dy.element_size() + du_1.element_size(), elements=True,
+            config.chunk * matrix2.element_size() + lam_sums.element_size(), dy.element_size() + du_1.element_size(),
+            elements=True,
         )
         launch(
             o2_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H),
-            du_1, *strides(du_1, H), du, q, *strides(q, H),
+            dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H), du_1, *strides(du_1, H), du,
+            q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__state_adjoint = boundary_sums(
-            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
-            own_late=own1, out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_, own_late=own1,
+            out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         launch(
             o2_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            dy, *strides(dy, H), *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)),
-            dq,
+            dy, *strides(dy, H), *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)), dq,
             T, H, B * T,
             D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
@@ -1667,12 +1627,11 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_forward_sweep_1(
-    H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
-    y_0_out,
+    H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, y_0_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1703,8 +1662,8 @@ def o3_forward_sweep_1(
     u_p += b * u_b + h // u_g * u_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1776,10 +1735,9 @@ def o3_forward_sweep_1(
 
 @gluon.jit
 def o3_forward_sweep_1_consumer(
-    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
-    chunk_ready, chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer,
-    kept_ring, since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr,
-    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    x_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
@@ -1789,6 +1747,12 @@ def o3_forward_sweep_1_consumer(
     left2: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
     )
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile3_columns: gl.constexpr = gl.SliceLayout(0, tile3)
     y_0_out_tile_tiles = tma.make_tensor_descriptor(
         y_0_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
         swizzled(block_d_kept, y_0_out.dtype.element_ty),
@@ -1798,10 +1762,10 @@ def o3_forward_sweep_1_consumer(
         + gl.load(
             H__first
             + sh * D * D
-            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
-            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :], other=0.0,
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :], other=0.0,
         )
         if H__first is not None
         else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
@@ -1812,32 +1776,20 @@ def o3_forward_sweep_1_consumer(
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
-        x_u2_2 = warpgroup_mma(
-            x_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # x u^T
-        product_2 = warpgroup_mma(
-            H__2_operand, x_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
-        )  # x H^T
-        seen = (
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
-        )
-        log2 = (
-            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
-            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
-        )
+        x_u2_2 = begun(x_ring.index(stage), u2_ring.index(stage).permute((1, 0)), tile2)  # x u^T
+        product_2 = begun(H__2_operand, x_ring.index(stage).permute((1, 0)), tile3)  # x H^T
+        seen = gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :]
+        log2 = lam_a_ring.index(stage).load(tile2_rows)[:, None] - lam_a_ring.index(stage).load(tile2_columns)[None, :]
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         u_each = u_ring.index(stage).permute((1, 0)).load(left2)
-        H__after_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        H__after_left = (until_ring.index(stage).load(left2_columns)[None, :] * u_each.to(gl.float32)).to(DT)
         x_u2_2 = warpgroup_mma_wait(1, deps=(x_u2_2,))
         read_right = (m * x_u2_2).to(DT)
         read_buffer.store(read_right)
         fence_async_shared()
-        H__after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        H__after_onto = kept_ring.index(stage).load(tile1_rows)[:, None] * H__2
         product_2 = warpgroup_mma_wait(0, deps=(product_2,))
-        read_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * product_2
+        read_onto = since_ring.index(stage).load(tile3_columns)[None, :] * product_2
         read = warpgroup_mma(
             u_ring.index(stage).permute((1, 0)), read_buffer.permute((1, 0)), read_onto, is_async=True
         )  # ... + ((x u^T) . m) u
@@ -1859,21 +1811,22 @@ def o3_forward_sweep_1_consumer(
             gl.store(
                 H__last
                 + (sh // H // segments * H + h) * D * D
-                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
-                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-                & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :], H__2,
+                mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+                & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def o3_forward_sweep_1_loader(
-    x_t, lam_sums, u_t, T, tile, begin, stop, bh, count, x_p_2, u_p_2, chunk_ready, chunk_empty,
-    x_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr,
-    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
-    C: gl.constexpr, DT: gl.constexpr,
+    x_t, lam_sums, u_t, T, tile, begin, stop, bh, count, x_p_2, u_p_2, chunk_ready, chunk_empty, x_ring, u2_ring,
+    u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr, block_d: gl.constexpr,
+    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
+    each: gl.constexpr = gl.BlockedLayout([C // 32], [32], [1], [0])
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, D], [x_t, 1], [C, block_d], swizzled(block_d, DT))
     u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
     u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d_kept], swizzled(block_d_kept, DT))
@@ -1883,9 +1836,7 @@ def o3_forward_sweep_1_loader(
         t0 = begin + gl.cast(n, gl.int64) * C
         last = gl.minimum(stop - t0, C).to(gl.int32) - 1
         at = bh * T + t0
-        lam_a = gl.load(
-            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
-        )
+        lam_a = gl.load(lam_sums + at + gl.minimum(gl.arange(0, C, layout=each), last))
         lam_a_end = gl.load(lam_sums + at + last)
         mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
         ready = chunk_ready.index(stage)
@@ -1898,19 +1849,18 @@ def o3_forward_sweep_1_loader(
         until = gl.exp2(lam_a_end - lam_a)
         lam_a_ring.index(stage).store(lam_a)
         until_ring.index(stage).store(until)
-        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=one))
         since_ring.index(stage).store(since)
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_forward_sweep_1_roles(
-    H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
-    y_0_out,
+    H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, y_0_out,
     T, H, chunks, starts, segments, length,
-    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
-    EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H. Its warps have roles: consumer, loader."""
@@ -1921,50 +1871,33 @@ def o3_forward_sweep_1_roles(
     segment = (sh // H % segments) if starts is None else (sh // H * 0)
     begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
     stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
-    first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
     x_p_2 = x_p + (b * x_b + h // x_g * x_h)
     u_p_2 = u_p + (b * u_b + h // u_g * u_h)
-    x_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    u2_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
-    u_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d_kept], swizzled(block_d_kept, DT))
-    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    read_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    y_0_out_tile = gl.allocate_shared_memory(
-        y_0_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_0_out.dtype.element_ty)
-    )
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=2)
-        mbarrier.init(chunk_empty.index(stage), count=1)
+    x_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    u2_ring = ring_of_tiles(DT, STAGES, C, block_d)
+    u_ring = ring_of_tiles(DT, STAGES, C, block_d_kept)
+    lam_a_ring = ring_of_numbers(STAGES, C)
+    until_ring = ring_of_numbers(STAGES, C)
+    kept_ring = ring_of_numbers(STAGES, 1)
+    since_ring = ring_of_numbers(STAGES, C)
+    read_buffer = room(DT, C, C)
+    y_0_out_tile = room(y_0_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                o3_forward_sweep_1_consumer,
-                (
-                    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin,
-                    stop, count, chunk_ready, chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring,
-                    until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
-                    block_d_kept, WARPS, STAGES, C, DT,
-                ),
-            ),
-            (
-                o3_forward_sweep_1_loader,
-                (
-                    x_t, lam_sums, u_t, T, tile, begin, stop, bh, count, x_p_2, u_p_2, chunk_ready,
-                    chunk_empty, x_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring,
-                    since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (o3_forward_sweep_1_consumer, (
+                H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile,
+                D, block_d, block_d_kept, WARPS, STAGES, C, DT,
+            )),
+            (o3_forward_sweep_1_loader, (
+                x_t, lam_sums, u_t, T, tile, begin, stop, bh, count, x_p_2, u_p_2, chunk_ready, chunk_empty, x_ring, u2_ring,
+                u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -1984,12 +1917,12 @@ def o3_forward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     y_0 = tl.load(
         y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
@@ -2010,7 +1943,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "26eb1c31bd58a98d")
+    config = choose(some.dtype, (D,), "f0d2bb8809ea9571")
     config = with_roles(config, D, x, u)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -2032,10 +1965,9 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             o3_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, H__ends, x, *strides(x, H), lam_sums, lam_rests, u, *strides(u, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if segments > 1:
         H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
@@ -2050,10 +1982,9 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         H__starts, H__last, x, *strides(x, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2075,12 +2006,11 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o3_backward_prologue_1(
-    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
-    x_p, x_b, x_t, x_h, x_g, own1_out,
+    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g, x_p, x_b, x_t, x_h, x_g,
+    own1_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2126,12 +2056,12 @@ def o3_backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_backward_sweep_1(
-    H__first, H__last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g,
-    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g, matrix1, dx_0_out,
+    H__first, H__last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out,
+    u_p, u_b, u_t, u_h, u_g, matrix1, dx_0_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -2198,8 +2128,8 @@ def o3_backward_sweep_1(
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy H
@@ -2247,9 +2177,8 @@ def o3_backward_sweep_1(
 def o3_backward_prologue_2(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2284,12 +2213,12 @@ def o3_backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_backward_sweep_2(
-    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
-    x_p, x_b, x_t, x_h, x_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out, x_p, x_b, x_t, x_h, x_g,
+    matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -2321,8 +2250,8 @@ def o3_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
-            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1), tl.full([1], 1, tl.int1),
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -2369,8 +2298,8 @@ def o3_backward_sweep_2(
             if not EXACT:
                 u2_dH = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), u2_dH)
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dH_after = tl.dot(
                 (-until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -2417,9 +2346,8 @@ def o3_backward_sweep_2(
 def o3_backward_prologue_3(
     matrix2, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2454,13 +2382,12 @@ def o3_backward_prologue_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_backward_sweep_3(
-    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests,
-    u_p, u_b, u_t, u_h, u_g, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out,
-    x_p, x_b, x_t, x_h, x_g,
+    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
+    du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, x_p, x_b, x_t, x_h, x_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
-    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -2506,8 +2433,8 @@ def o3_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
-            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
+            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :],
+            other=0.0,
         )
         du_1_each = (
             tl.dot(du_1.to(DT), identity)
@@ -2546,8 +2473,8 @@ def o3_backward_sweep_3(
         read = (-matrix2_dy) + (since[None, :] * u_dH)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
-                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + read), mask=d_kept_ok[:, None] & i_ok[None, :],
+                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (du_1_each.to(tl.float32) + read),
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
@@ -2567,8 +2494,8 @@ def o3_backward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     dy = tl.load(
-        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dx_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dx_0_p is not None:
@@ -2592,7 +2519,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "26eb1c31bd58a98d")
+    config = choose(some.dtype, (D,), "f0d2bb8809ea9571")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2616,13 +2543,12 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             o3_backward_prologue_1, (config.queues(layout.programs),),
-            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), x, *strides(x, H),
-            own1,
+            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), x, *strides(x, H), own1,
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + x.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -2631,9 +2557,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if segments > 1:
@@ -2643,13 +2569,12 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             )
             launch(
                 o3_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, x, *strides(x, H), matrix1,
-                None, dy, *strides(dy, H),
+                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, x, *strides(x, H), matrix1, None,
+                dy, *strides(dy, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2663,18 +2588,17 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         )
         sweep = config.sweep(
             D, config.padded(D) * (dy.element_size() + u.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            x.element_size() + u.element_size(), elements=True, wide=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), x.element_size() + u.element_size(),
+            elements=True, wide=True,
         )
         launch(
             o3_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            H__starts, H__last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), H_in_late_,
-            u, *strides(u, H), matrix1, dx_0,
+            H__starts, H__last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), H_in_late_, u, *strides(u, H),
+            matrix1, dx_0,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if segments > 1:
@@ -2690,18 +2614,17 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         )
         sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + dy.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            u.element_size() + x.element_size(), elements=True, wide=True,
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), u.element_size() + x.element_size(),
+            elements=True, wide=True,
         )
         launch(
             o3_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, x, *strides(x, H),
-            matrix1, du_1, dy, *strides(dy, H),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, x, *strides(x, H), matrix1, du_1,
+            dy, *strides(dy, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -2714,41 +2637,39 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             matrix2, lam_sums, lam_rests, x, *strides(x, H), u, *strides(u, H),
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (x.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (x.element_size() + u.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + x.element_size()),
-            config.chunk * matrix2.element_size() + lam_sums.element_size(),
-            dy.element_size() + du_1.element_size(), elements=True,
+            config.chunk * matrix2.element_size() + lam_sums.element_size(), dy.element_size() + du_1.element_size(),
+            elements=True,
         )
         launch(
             o3_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H),
-            du_1, *strides(du_1, H), du, x, *strides(x, H),
+            dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H), du_1, *strides(du_1, H), du,
+            x, *strides(x, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__state_adjoint = boundary_sums(
-            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
-            own_late=own1, out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_, own_late=own1,
+            out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
         launch(
             o3_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            dy, *strides(dy, H), *((dx_0, *strides(dx_0, H)) if "x" in needs else (None, 0, 0, 0, 1)),
-            dx,
+            dy, *strides(dy, H), *((dx_0, *strides(dx_0, H)) if "x" in needs else (None, 0, 0, 0, 1)), dx,
             T, H, B * T,
             D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
@@ -2779,8 +2700,8 @@ def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of mesa_neumann: op after op."""
     # o2_t = q_t + q_t - H_t q_t
     o2_made, o2_last, o2_saved = triton_o2_forward(
-        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")}, constants,
+        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")},
+        constants,
     )
     o2 = o2_made["y"]
     # o3_t = q_t + o2_t - H_t o2_t
@@ -2824,9 +2745,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     sums.start("H", initial.get("H"))
     # the adjoint of o2_t = q_t + q_t - H_t q_t
     inner, initial = triton_o2_backward(
-        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")}, constants, part("o2", saved), {"y": sums.get("o2", given["q"])},
-        {"H": final_cotangents.get("H")},
+        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")},
+        constants, part("o2", saved), {"y": sums.get("o2", given["q"])}, {"H": final_cotangents.get("H")},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "H": "H"}, ARGUMENTS),
     )
     sums.add_all(inner, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0"})
@@ -2837,8 +2757,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="mesa_neumann",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("u", "input", ("d",)),
-        Argument("lam", "decay", ()), Argument("lam_0", "parameter", ()),
+        Argument("q", "input", ("d",)), Argument("u", "input", ("d",)), Argument("lam", "decay", ()),
+        Argument("lam_0", "parameter", ()),
     ),
     states=(("H", ("d", "d")),), outputs=(("o", ("d",)),),
 )
@@ -2855,10 +2775,9 @@ OP = Op(
 @OP.named
 def mesa_neumann(
     q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor, lam_0: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The document's iteration as a program: O^(i) = Q + O^(i-1) - H O^(i-1), four rounds from O^(0) = 0.
 
@@ -2886,7 +2805,6 @@ def mesa_neumann(
     """
     return OP(
         {"q": q, "u": u, "lam": log_lam, "lam_0": lam_0}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )

@@ -39,8 +39,7 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import inner
 from chunkform.runtime.attention.kernels import (
-    averaged, held, load_block, log_sum_exp, products, products_and, scaled_online, store_block,
-    three_ones, weighted,
+    averaged, held, load_block, log_sum_exp, products, products_and, scaled_online, store_block, three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, forward
 from chunkform.runtime.attention.op import AttentionOp
@@ -197,12 +196,11 @@ def score_scale():
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -264,14 +262,12 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -340,14 +336,12 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
 ):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -477,9 +471,8 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(), scalars=(),
-    of_rows=("score1",), of_keys=("score1",), normaliser="softmax", score_scale=score_scale,
-    light=True,
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(), scalars=(), of_rows=("score1",),
+    of_keys=("score1",), normaliser="softmax", score_scale=score_scale, light=True,
 )
 
 
@@ -499,13 +492,11 @@ SIGNATURE = AttentionSignature(
         AttentionArgument("x", "key", ("E",)), AttentionArgument("mu", "fixed", ("M", "E")),
         AttentionArgument("W", "parameter", ("M", "M")),
     ),
-    outputs=(("B", False, ("M", "E")), ("pairwise", False, ()), ("distance", False, ())),
-    values=(("value1", ("E",)),), normaliser="softmax", nodes="M",
-    gradient_of={"x_j": "x", "mu_k": "mu", "W": "W"}, scalars={},
+    outputs=(("B", False, ("M", "E")), ("pairwise", False, ()), ("distance", False, ())), values=(("value1", ("E",)),),
+    normaliser="softmax", nodes="M", gradient_of={"x_j": "x", "mu_k": "mu", "W": "W"}, scalars={},
 )
 OP = AttentionOp(
-    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients), torch_energy,
-    torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients), torch_energy, torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
@@ -516,8 +507,8 @@ OP = AttentionOp(
 
 @OP.named
 def relay_nodes(
-    x: torch.Tensor, mu: torch.Tensor, W: torch.Tensor, *, output_lse: bool = False,
-    context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
+    x: torch.Tensor, mu: torch.Tensor, W: torch.Tensor, *, output_lse: bool = False, context_parallel: object = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Relay nodes: B_k, the softmax average of a sequence by a fixed query mu_k, and both displayed energies of the nodes.
 

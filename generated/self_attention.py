@@ -40,8 +40,8 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import After, AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import later
 from chunkform.runtime.attention.kernels import (
-    averaged, held, load_block, load_matrix, log_sum_exp, products, products_and, scaled_online,
-    store_block, three_ones, weighted,
+    averaged, held, load_block, load_matrix, log_sum_exp, products, products_and, scaled_online, store_block,
+    three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, forward_and_output, of_positions
 from chunkform.runtime.attention.op import AttentionOp
@@ -334,13 +334,13 @@ def score_scale():
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h, average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
+    average_p, average_b, average_t, average_h, lse_p, mass_p,
     after_p, after_h, after_e, after_f, out_p, out_b, out_t, out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr, SAME: tl.constexpr, F: tl.constexpr, BF: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
+    SAME: tl.constexpr, F: tl.constexpr, BF: tl.constexpr,
 ):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -414,14 +414,13 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr, SAME: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
+    SAME: tl.constexpr,
 ):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -496,14 +495,13 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h, value, value_b, value_t, value_h,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr, SAME: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr, BESIDE: tl.constexpr,
+    SAME: tl.constexpr,
 ):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -636,9 +634,9 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(), scalars=(),
-    of_rows=("score1",), of_keys=("score1",), normaliser="softmax", score_scale=score_scale,
-    same=True, light=True, after=After("y", "V", True),
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(), scalars=(), of_rows=("score1",),
+    of_keys=("score1",), normaliser="softmax", score_scale=score_scale, same=True, light=True,
+    after=After("y", "V", True),
 )
 
 
@@ -661,29 +659,26 @@ SIGNATURE = AttentionSignature(
     name="self_attention",
     arguments=(
         AttentionArgument("x", "stream", ("E",)), AttentionArgument("Q", "parameter", ("D", "E")),
-        AttentionArgument("K", "parameter", ("D", "E")),
-        AttentionArgument("V", "parameter", ("E", "E")),
+        AttentionArgument("K", "parameter", ("D", "E")), AttentionArgument("V", "parameter", ("E", "E")),
     ),
     outputs=(("y", True, ("E",)),), values=(("value1", ("E",)),), normaliser="softmax",
     gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "V": "V"}, scalars={},
 )
 OP = AttentionOp(
-    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
-    torch_energy, torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features), torch_energy,
+    torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward, triton_forward_and_output),
     },
-    Moved(moved_features, moved_feature_gradients, "D", "E", moved_kernel_features),
-    module=__name__,
+    Moved(moved_features, moved_feature_gradients, "D", "E", moved_kernel_features), module=__name__,
 )
 
 
 @OP.named
 def self_attention(
     x: torch.Tensor, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, *, causal: bool = False,
-    output_lse: bool = False, context_parallel: object = None, backend: str | None = None,
-    deterministic: bool = False,
+    output_lse: bool = False, context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Self attention of a stream, with the projections as parameters: a_ij = exp(x_i^T Q^T K x_j).
 

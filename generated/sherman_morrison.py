@@ -46,8 +46,8 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import dtype_of
 from chunkform.runtime.torch_form.recurrent import (
-    block_of, computed_in, gradient_like, incoming, layout_of, rows_of_tile, segment_length,
-    stacked, strides_of, too_wide, typed_like, warps_for, whole_warps,
+    block_of, computed_in, gradient_like, incoming, layout_of, rows_of_tile, segment_length, stacked, strides_of,
+    too_wide, typed_like, warps_for, whole_warps,
 )
 
 
@@ -120,8 +120,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dS = incoming(final_cotangents.get("S"), (batch, heads, size_d, size_d), like).to(dtype)
     gradients = {
         "q": given["q"].new_empty((batch, steps, heads, size_d)),
-        "u": given["u"].new_empty((batch, steps, heads, size_d)),
-        "lam": given["lam"].new_empty((batch, steps, heads)),
+        "u": given["u"].new_empty((batch, steps, heads, size_d)), "lam": given["lam"].new_empty((batch, steps, heads)),
     }
     for start in reversed(range(0, steps, segment)):
         stop = min(start + segment, steps)
@@ -193,9 +192,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_forward_kernel(
-    q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at,
-    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
+    q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at, q_stride0, q_stride1, q_stride2, q_stride3,
+    u_stride0, u_stride1, u_stride2, u_stride3, lam_stride0, lam_stride1, lam_stride2,
     table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
     size_d: tl.constexpr, block_d: tl.constexpr,
 ):
@@ -368,8 +366,7 @@ def sequential_backward_kernel(
             tl.store(dq_at + ((line + now) * heads + head) * size_d + at_d, t3 * t8, mask=in_d)
             tl.store(
                 du_at + ((line + now) * heads + head) * size_d + at_d,
-                S_dSu - t2 * t3 * t9 - t2 * t3 * q_Su * S_do - uS_do * t2 * t3 * q_S - t4 * t6 * Su,
-                mask=in_d,
+                S_dSu - t2 * t3 * t9 - t2 * t3 * q_Su * S_do - uS_do * t2 * t3 * q_S - t4 * t6 * Su, mask=in_d,
             )
             tl.store(dlam_at + (line + now) * heads + head, -t3 * (t11 + t13) - lam * t4 * t6)
             dS = (
@@ -388,8 +385,7 @@ def sequential_backward_kernel(
 def sequential_forward_rows_kernel(
     q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at, scratch_at,
     q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
-    table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
+    lam_stride0, lam_stride1, lam_stride2, table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
     size_d: tl.constexpr, block_d: tl.constexpr, slots: tl.constexpr, block_row: tl.constexpr,
 ):
     """Each program: one batch entry and head, from the first step to the last, over blocks of the states' rows."""
@@ -425,8 +421,7 @@ def sequential_forward_rows_kernel(
         in_row_d = in_row[:, None] & in_d[None, :]
         tl.store(
             S_final_at + index * (size_d * size_d) + at_row_d,
-            tl.load(S_start_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
-            mask=in_row_d,
+            tl.load(S_start_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0), mask=in_row_d,
         )
     tl.debug_barrier()
     for checkpoint in range(segments):
@@ -439,8 +434,7 @@ def sequential_forward_rows_kernel(
                 in_row_d = in_row[:, None] & in_d[None, :]
                 tl.store(
                     S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_row_d,
-                    tl.load(S_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
-                    mask=in_row_d,
+                    tl.load(S_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0), mask=in_row_d,
                 )
             tl.debug_barrier()
         length = tl.minimum(segment, steps - checkpoint * segment)
@@ -534,8 +528,7 @@ def sequential_backward_rows_kernel(
         in_row_d = in_row[:, None] & in_d[None, :]
         tl.store(
             dS_start_at + index * (size_d * size_d) + at_row_d,
-            tl.load(dS_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
-            mask=in_row_d,
+            tl.load(dS_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0), mask=in_row_d,
         )
     tl.debug_barrier()
     for back in range(segments):
@@ -567,8 +560,7 @@ def sequential_backward_rows_kernel(
                 in_row_d = in_row[:, None] & in_d[None, :]
                 tl.store(
                     S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
-                    tl.load(S_now_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
-                    mask=in_row_d,
+                    tl.load(S_now_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0), mask=in_row_d,
                 )
             tl.debug_barrier()
             u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
@@ -604,8 +596,7 @@ def sequential_backward_rows_kernel(
                 )
                 tl.store(
                     S_now_at + index * (size_d * size_d) + at_row_d,
-                    1.0 / lam * (S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]),
-                    mask=in_row_d,
+                    1.0 / lam * (S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]), mask=in_row_d,
                 )
             tl.debug_barrier()
             tl.debug_barrier()
@@ -626,8 +617,8 @@ def sequential_backward_rows_kernel(
                 at_row_d = at_row[:, None] * size_d + at_d[None, :]
                 in_row_d = in_row[:, None] & in_d[None, :]
                 S = tl.load(
-                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
-                    mask=in_row_d, other=0.0,
+                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d, mask=in_row_d,
+                    other=0.0,
                 ).to(tl.float32)
                 q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
                 u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
@@ -661,8 +652,8 @@ def sequential_backward_rows_kernel(
                     tl.float32
                 )
                 S = tl.load(
-                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
-                    mask=in_row_d, other=0.0,
+                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d, mask=in_row_d,
+                    other=0.0,
                 ).to(tl.float32)
                 q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
                 sum2_row = tl.load(
@@ -707,8 +698,8 @@ def sequential_backward_rows_kernel(
                     tl.float32
                 )
                 S = tl.load(
-                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
-                    mask=in_row_d, other=0.0,
+                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d, mask=in_row_d,
+                    other=0.0,
                 ).to(tl.float32)
                 q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
                 u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
@@ -783,21 +774,19 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
         scratch = like.new_empty((layout.sequences * heads, 3, size_d + size_d))
         launch(
             sequential_forward_rows_kernel, (layout.sequences * heads,),
-            given["q"], given["u"], given["lam"], start["S"], saved.get("S"), finals["S"], outputs["o"],
-            scratch,
-            *strides_of(given["q"], given["u"], given["lam"]), layout.table, heads,
-            heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
-            heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
-            size_d=size_d, block_d=block_d, slots=3, block_row=block_row,
-            num_warps=warps_for(block_row * block_d),
+            given["q"], given["u"], given["lam"], start["S"], saved.get("S"), finals["S"], outputs["o"], scratch,
+            *strides_of(given["q"], given["u"], given["lam"]), layout.table, heads, heads // max(given["q"].shape[2], 1),
+            heads // max(given["u"].shape[2], 1), heads // max(given["lam"].shape[2], 1), steps, layout.segment,
+            batch * steps,
+            size_d=size_d, block_d=block_d, slots=3, block_row=block_row, num_warps=warps_for(block_row * block_d),
         )
     else:
         launch(
             sequential_forward_kernel, (layout.sequences * heads,),
             given["q"], given["u"], given["lam"], start["S"], saved.get("S"), finals["S"], outputs["o"],
-            *strides_of(given["q"], given["u"], given["lam"]), layout.table, heads,
-            heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
-            heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
+            *strides_of(given["q"], given["u"], given["lam"]), layout.table, heads, heads // max(given["q"].shape[2], 1),
+            heads // max(given["u"].shape[2], 1), heads // max(given["lam"].shape[2], 1), steps, layout.segment,
+            batch * steps,
             size_d=size_d, block_d=block_d, num_warps=warps_for(block_d * block_d, 128),
         )
     return outputs, finals, saved
@@ -827,20 +816,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scratch = like.new_empty((layout.sequences * heads, 11, size_d + size_d))
         launch(
             sequential_backward_rows_kernel, (layout.sequences * heads,),
-            given["q"], given["u"], given["lam"], incoming_steps["o"], saved["S"], workspace["S"],
-            ends["S"], initial_gradients["S"], moment["S"], scratch, gradients["q"], gradients["u"],
-            gradients["lam"],
+            given["q"], given["u"], given["lam"], incoming_steps["o"], saved["S"], workspace["S"], ends["S"],
+            initial_gradients["S"], moment["S"], scratch, gradients["q"], gradients["u"], gradients["lam"],
             *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]), layout.table, heads,
             heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
             heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
-            size_d=size_d, block_d=block_d, slots=11, block_row=block_row,
-            num_warps=warps_for(block_row * block_d),
+            size_d=size_d, block_d=block_d, slots=11, block_row=block_row, num_warps=warps_for(block_row * block_d),
         )
     else:
         launch(
             sequential_backward_kernel, (layout.sequences * heads,),
-            given["q"], given["u"], given["lam"], incoming_steps["o"], saved["S"], workspace["S"],
-            ends["S"], initial_gradients["S"], gradients["q"], gradients["u"], gradients["lam"],
+            given["q"], given["u"], given["lam"], incoming_steps["o"], saved["S"], workspace["S"], ends["S"],
+            initial_gradients["S"], gradients["q"], gradients["u"], gradients["lam"],
             *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]), layout.table, heads,
             heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
             heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
@@ -873,8 +860,8 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, u_at, lam_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
-    u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, u_group, lam_group,
+    u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1, heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
@@ -927,10 +914,9 @@ def step_kernel(
 
 @triton.jit(do_not_specialize=["heads"])
 def step_rows_kernel(
-    q_at, u_at, lam_at, S_at, next_S_at, o_at, scratch_at, rows_at,
-    q_stride0, q_stride1, q_stride2, u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1,
-    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
-    heads, q_group, u_group, lam_group,
+    q_at, u_at, lam_at, S_at, next_S_at, o_at, scratch_at, rows_at, q_stride0, q_stride1, q_stride2,
+    u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1, heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
     slots: tl.constexpr, block_row: tl.constexpr,
@@ -1010,10 +996,9 @@ def steps_kernel(
     q_at, u_at, lam_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
     lam_stride0, lam_stride1, lam_stride2, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2, heads, q_group, u_group, lam_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
+    heads, q_group, u_group, lam_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
@@ -1104,9 +1089,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "u", "lam"), constants=(), dims=("d",),
-            tiled=None, shared=False, held=(("d", "d"),), smallest=1,
-            rows=RowKernel(step_rows_kernel, "d", "d", 3),
+            step_kernel, steps_kernel, reads=("q", "u", "lam"), constants=(), dims=("d",), tiled=None, shared=False,
+            held=(("d", "d"),), smallest=1, rows=RowKernel(step_rows_kernel, "d", "d", 3),
         ),
         torch_start,
     ),
@@ -1116,9 +1100,8 @@ OP = Op(
 
 @OP.named
 def sherman_morrison(
-    q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -1176,18 +1159,17 @@ def sherman_morrison(
     Source: Mesa Inverse Recurrence
     """
     return OP(
-        {"q": q, "u": u, "lam": log_lam}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "u": u, "lam": log_lam}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def sherman_morrison_step(
-    state: torch.Tensor | None, q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of sherman_morrison, for generation: one launch, no gradient.
 

@@ -73,8 +73,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range,
-    large_ranges, lasting, over_block, reach, span, summed,
+    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range, large_ranges, lasting,
+    over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -86,8 +86,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -296,8 +296,8 @@ def torch_forward_states(given, states, constants, exchange):
     log_beta = steps_first(given["beta"], dtype)
     v = steps_first(given["v"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (k, log_beta, v), lead, 1, LONG_CHUNK,
-        dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_beta, v), lead, 1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -340,8 +340,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     log_beta = steps_first(given["beta"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (q, log_beta, do), lead, -1,
-        LONG_CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_beta, do), lead, -1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -352,12 +352,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p,
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, beta_extents,
+    scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -388,20 +388,19 @@ def forward_prologue_1(
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         beta_a_end = over_block(
-            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E, (last), e,
+            e_ok, last, H * E, C, CHUNK,
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_rests + step * E, (last),
+                e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -427,16 +426,14 @@ def forward_prologue_1(
         beta_n2 = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
-            reads, v2.to(tl.float32), beta_sums + step * E,
-            beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok,
-            last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            reads, v2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None, beta_a2, beta_n2,
+            beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
@@ -446,12 +443,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p,
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, beta_extents,
+    scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -485,24 +482,22 @@ def forward_prologue_1_slow(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                        H * E, C, CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     beta_a_end = over_block(
-                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E,
+                        (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     beta_n_end = (
                         over_block(
@@ -517,8 +512,8 @@ def forward_prologue_1_slow(
                         v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                     )
                     tl.store(
-                        scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled1_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -538,26 +533,23 @@ def forward_prologue_1_slow(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                        H * E, C, CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     beta_n2 = (
                         over_block(
                             tl.load(
-                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
-                        reads, v2.to(tl.float32), beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
-                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE,
-                        EXACT, DT,
+                        reads, v2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+                        beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True,
+                        SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
@@ -572,10 +564,9 @@ def forward_sweep_1(
     S_first, S_last, intra1_p, q_p, q_b, q_t, q_h, q_g, beta_sums, beta_rests, o_out, scaled1_p,
     k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -596,8 +587,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -606,8 +597,8 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            beta_sums + (b * T * H + h) * E, beta_rests + (b * T * H + h) * E if EXACT else None,
-            H * E, e, e < E, begin, stop, count, C, True,
+            beta_sums + (b * T * H + h) * E, beta_rests + (b * T * H + h) * E if EXACT else None, H * E, e, e < E,
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -654,8 +645,7 @@ def forward_sweep_1(
         S = S_next
         beta_a = tl.where(
             (e_ok)[:, None],
-            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
-            0.0,
+            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0), 0.0,
         )
         beta_n = (
             tl.load(beta_rests + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
@@ -673,8 +663,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -703,23 +693,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
         forward_prologue_1, (layout.programs,),
-        scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H),
-        k, *strides(k, H), beta_extents,
+        scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H), k, *strides(k, H), beta_extents,
         *layout.at_once, layout.programs,
-        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
-        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H),
-        k, *strides(k, H), beta_extents,
+        scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H), k, *strides(k, H), beta_extents,
         *layout.at_once, layout.programs,
-        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
-        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     beta_extents = None
     if segments > 1 or exchange is not None:
@@ -729,20 +715,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         )
         launch(
             forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, S_ends, intra1, q, *strides(q, H), beta_sums, beta_rests, None, scaled1,
-            k, *strides(k, H),
+            None, S_ends, intra1, q, *strides(q, H), beta_sums, beta_rests, None, scaled1, k, *strides(k, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, layout, segments, True, decay=(beta_sums, beta_rests),
-                        axis=1, exact=config.exact,
+                        "S", S_first, S_ends, layout, segments, True, decay=(beta_sums, beta_rests), axis=1,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -760,13 +744,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, intra1, q, *strides(q, H), beta_sums, beta_rests, o, scaled1,
-        k, *strides(k, H),
+        S_starts, S_last, intra1, q, *strides(q, H), beta_sums, beta_rests, o, scaled1, k, *strides(k, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     beta_rests = beta_sums = intra1 = scaled1 = None
     saved = {}
@@ -777,12 +759,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents,
-    scaled1_p, scaled2_p, matrix1,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents, scaled1_p,
+    scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -814,16 +795,15 @@ def backward_prologue_1(
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
             products, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
-            beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
-            H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK,
+            LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
@@ -834,13 +814,13 @@ def backward_prologue_1(
             mask=i_new[:, None] & e_ok[None, :],
         )  # do . since
         beta_a_end = over_block(
-            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E, (last), e,
+            e_ok, last, H * E, C, CHUNK,
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_rests + step * E, (last),
+                e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -858,12 +838,11 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents,
-    scaled1_p, scaled2_p, matrix1,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents, scaled1_p,
+    scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -901,37 +880,35 @@ def backward_prologue_1_slow(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                        H * E, C, CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                        e_ok, last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E,
+                        C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(beta_a, beta_n, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (do.to(tl.float32) * since), mask=i_new[:, None] & e_ok[None, :],
+                        scaled1_p + at * E + i[:, None] * E + e[None, :], (do.to(tl.float32) * since),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # do . since
                     beta_a_end = over_block(
-                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E,
+                        (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     beta_n_end = (
                         over_block(
@@ -943,8 +920,8 @@ def backward_prologue_1_slow(
                     )
                     until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
                     tl.store(
-                        scaled2_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled2_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -954,13 +931,11 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    S_first, S_checkpoints, scaled1_p, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, beta_sums,
-    beta_rests, scaled2_p,
+    S_first, S_checkpoints, scaled1_p, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, beta_sums, beta_rests, scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -981,8 +956,8 @@ def backward_sweep_1(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1017,16 +992,16 @@ def backward_sweep_1(
                         + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled1_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_e].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S^T
             kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled2_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             S_after = tl.dot(
                 k.to(DT), scaled2.to(DT), (kept[None, :] * S[n_e]), input_precision="tf32x3"
@@ -1047,12 +1022,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p,
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, beta_extents,
+    scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p, k_p, k_b, k_t, k_h, k_g,
+    q_p, q_b, q_t, q_h, q_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1083,8 +1058,7 @@ def backward_prologue_2(
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
@@ -1110,16 +1084,14 @@ def backward_prologue_2(
         beta_n2 = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
-            reads, do2.to(tl.float32), beta_sums + step * E,
-            beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok,
-            last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            reads, do2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None, beta_a2, beta_n2,
+            beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
@@ -1130,12 +1102,12 @@ def backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2_slow(
-    scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p,
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, beta_extents,
+    scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p, k_p, k_b, k_t, k_h, k_g,
+    q_p, q_b, q_t, q_h, q_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1169,17 +1141,15 @@ def backward_prologue_2_slow(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                        H * E, C, CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1189,8 +1159,8 @@ def backward_prologue_2_slow(
                         do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                     )
                     tl.store(
-                        scaled3_p + at * E + i[:, None] * E + e[None, :],
-                        (until * do.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled3_p + at * E + i[:, None] * E + e[None, :], (until * do.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # do . until
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1210,26 +1180,23 @@ def backward_prologue_2_slow(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                        H * E, C, CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     beta_n2 = (
                         over_block(
                             tl.load(
-                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
-                        reads, do2.to(tl.float32), beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
-                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
-                        EXACT, DT,
+                        reads, do2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+                        beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True,
+                        SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
@@ -1242,13 +1209,12 @@ def backward_prologue_2_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dS_first, dS_last, dS_checkpoints, intra1_p, k_p, k_b, k_t, k_h, k_g, beta_sums, beta_rests,
-    dv_out, scaled3_p, q_p, q_b, q_t, q_h, q_g,
+    dS_first, dS_last, dS_checkpoints, intra1_p, k_p, k_b, k_t, k_h, k_g, beta_sums, beta_rests, dv_out, scaled3_p,
+    q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1269,8 +1235,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1280,8 +1246,8 @@ def backward_sweep_2(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            beta_sums + (b * T * H + h) * E, beta_rests + (b * T * H + h) * E if EXACT else None,
-            H * E, e, e < E, begin, stop, count, C, False,
+            beta_sums + (b * T * H + h) * E, beta_rests + (b * T * H + h) * E if EXACT else None, H * E, e, e < E,
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1336,8 +1302,7 @@ def backward_sweep_2(
         )
         beta_a = tl.where(
             (e_ok)[:, None],
-            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
-            0.0,
+            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0), 0.0,
         )
         beta_n = (
             tl.load(beta_rests + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
@@ -1355,8 +1320,8 @@ def backward_sweep_2(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1367,12 +1332,10 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_3(
-    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents,
-    scaled4_p, matrix2,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents, scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1404,28 +1367,27 @@ def backward_prologue_3(
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
             products, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
-            beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
-            H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK,
+            LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         beta_a_end = over_block(
-            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E, (last), e,
+            e_ok, last, H * E, C, CHUNK,
         )
         beta_n_end = (
             over_block(
-                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_rests + step * E, (last),
+                e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1443,12 +1405,10 @@ def backward_prologue_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_3_slow(
-    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents,
-    scaled4_p, matrix2,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents, scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1486,32 +1446,30 @@ def backward_prologue_3_slow(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                        H * E, C, CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
-                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                        e_ok, last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E,
+                        C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     beta_a_end = over_block(
-                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E,
+                        (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     beta_n_end = (
                         over_block(
@@ -1523,8 +1481,8 @@ def backward_prologue_3_slow(
                     )
                     since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
                     tl.store(
-                        scaled4_p + at * E + i[:, None] * E + e[None, :],
-                        (since * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled4_p + at * E + i[:, None] * E + e[None, :], (since * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . since
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1534,12 +1492,11 @@ def backward_prologue_3_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    dS_first, scaled4_p, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out, beta_sums, beta_rests,
-    scaled3_p,
+    dS_first, scaled4_p, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out, beta_sums, beta_rests, scaled3_p,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1560,8 +1517,8 @@ def backward_sweep_3(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1587,16 +1544,16 @@ def backward_sweep_3(
                 else tl.full([1], 0, tl.int32)
             )
             scaled4 = tl.load(
-                scaled4_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled4_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             scaled4_dS = tl.dot(
                 dS[n_e].to(DT), tl.trans(scaled4.to(DT)), scaled4_dS, input_precision="tf32x3"
             )  # scaled4 dS^T
             kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled3 = tl.load(
-                scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled3_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_e]), input_precision="tf32x3"
@@ -1617,13 +1574,12 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
-    v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    beta_extents, S__out,
+    S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, beta_extents, S__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1649,22 +1605,22 @@ def backward_unroll_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # dS
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
     beta_a_end = over_block(
-        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E, (last), e, e_ok,
+        last, H * E, C, CHUNK,
     )
     beta_n_end = (
         over_block(
-            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+            tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_rests + step * E, (last), e,
+            e_ok, last, H * E, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1694,18 +1650,16 @@ def backward_unroll_1(
     since2 = span(beta_a, beta_n, 0.0, 0)
     q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
     decayed = decayed_sum(
-        q_k, v.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
-        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False,
-        SMALL_RANGE, EXACT, DT,
+        q_k, v.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a,
+        beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
     decayed2 = decayed_sum(
-        k_q, do.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
-        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False,
-        SMALL_RANGE, EXACT, DT,
+        k_q, do.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a,
+        beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
@@ -1714,20 +1668,19 @@ def backward_unroll_1(
     known2 = (q_S * do.to(tl.float32) * since2) + (decayed * do.to(tl.float32)) + (-(v.to(tl.float32) * decayed2))
     sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
     tl.store(
-        S__out + step * E + i[:, None] * (H * E) + e[None, :],
-        ((S_dS * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
+        S__out + step * E + i[:, None] * (H * E) + e[None, :], ((S_dS * kept)[None, :] + sums + sums2),
+        mask=i_new[:, None] & e_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_slow(
-    S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
-    v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    beta_extents, S__out,
+    S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, beta_extents, S__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1769,13 +1722,13 @@ def backward_unroll_1_slow(
                 )  # dS
                 S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
                 beta_a_end = over_block(
-                    tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                    beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                    tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_sums + step * E,
+                    (last), e, e_ok, last, H * E, C, CHUNK,
                 )
                 beta_n_end = (
                     over_block(
-                        tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                        tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), beta_rests + step * E,
+                        (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -1792,16 +1745,14 @@ def backward_unroll_1_slow(
                     tl.load(
                         beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                     ),
-                    beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                    CHUNK,
+                    beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                 )
                 beta_n = (
                     over_block(
                         tl.load(
                             beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                        H * E, C, CHUNK,
+                        beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -1819,18 +1770,17 @@ def backward_unroll_1_slow(
                 since2 = span(beta_a, beta_n, 0.0, 0)
                 q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
                 decayed = decayed_sum(
-                    q_k, v.to(tl.float32), beta_sums + step * E,
-                    beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    q_k, v.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None, beta_a,
+                    beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
                 decayed2 = decayed_sum(
-                    k_q, do.to(tl.float32), beta_sums + step * E,
-                    beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                    e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    k_q, do.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None, beta_a,
+                    beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+                    DT,
                 )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
@@ -1843,8 +1793,8 @@ def backward_unroll_1_slow(
                 )
                 sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
                 tl.store(
-                    S__out + step * E + i[:, None] * (H * E) + e[None, :],
-                    ((S_dS * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
+                    S__out + step * E + i[:, None] * (H * E) + e[None, :], ((S_dS * kept)[None, :] + sums + sums2),
+                    mask=i_new[:, None] & e_ok[None, :],
                 )  # S
 
 
@@ -1874,70 +1824,61 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled2 = some.new_empty((B, H, T, E))
         launch(
             backward_prologue_1, (layout.programs,),
-            do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1,
-            scaled2, matrix1,
+            do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1, scaled2, matrix1,
             *layout.at_once, layout.programs,
-            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-            do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1,
-            scaled2, matrix1,
+            do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1, scaled2, matrix1,
             *layout.at_once, layout.programs,
-            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"S", "beta", "k", "v"}:
         scaled3 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         launch(
             backward_prologue_2, (layout.programs,),
-            scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H),
-            q, *strides(q, H), beta_extents,
+            scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H), q, *strides(q, H), beta_extents,
             *layout.at_once, layout.programs,
-            D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
-            scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H),
-            q, *strides(q, H), beta_extents,
+            scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H), q, *strides(q, H), beta_extents,
             *layout.at_once, layout.programs,
-            D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"S", "beta", "k", "v"}:
         if segments > 1 or exchange is not None:
             dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
             sweep = config.sweep(
-                E, config.padded(D) * q.element_size(), 0,
-                scaled3.element_size() + beta_sums.element_size(), elements=True,
+                E, config.padded(D) * q.element_size(), 0, scaled3.element_size() + beta_sums.element_size(),
+                elements=True,
             )
             launch(
                 backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-                None, dS_ends, None, intra1, k, *strides(k, H), beta_sums, beta_rests, None, scaled3,
-                q, *strides(q, H),
+                None, dS_ends, None, intra1, k, *strides(k, H), beta_sums, beta_rests, None, scaled3, q, *strides(q, H),
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S", dS_first, dS_ends, layout, segments, False,
-                            decay=(beta_sums, beta_rests), axis=1, exact=config.exact,
+                            "S", dS_first, dS_ends, layout, segments, False, decay=(beta_sums, beta_rests), axis=1,
+                            exact=config.exact,
                         ),
                     )
                 )
@@ -1950,13 +1891,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            S_starts, S_checkpoints, scaled1, k, *strides(k, H), matrix1, dq, beta_sums, beta_rests,
-            scaled2,
+            S_starts, S_checkpoints, scaled1, k, *strides(k, H), matrix1, dq, beta_sums, beta_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=config.span, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=config.span, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"S", "beta", "k", "v"}:
@@ -1974,18 +1913,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q.element_size()), 0,
-            intra1.element_size() + scaled3.element_size() + beta_sums.element_size(),
-            elements=True,
+            intra1.element_size() + scaled3.element_size() + beta_sums.element_size(), elements=True,
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            dS_starts, dS_last, dS_checkpoints, intra1, k, *strides(k, H), beta_sums, beta_rests, dv,
-            scaled3, q, *strides(q, H),
+            dS_starts, dS_last, dS_checkpoints, intra1, k, *strides(k, H), beta_sums, beta_rests, dv, scaled3,
+            q, *strides(q, H),
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
     intra1 = None
     if needs & {"beta", "k"}:
@@ -1993,23 +1931,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled4 = some.new_empty((B, H, T, E))
         launch(
             backward_prologue_3, (layout.programs,),
-            v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4,
-            matrix2,
+            v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4, matrix2,
             *layout.at_once, layout.programs,
-            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_3_slow, (cdiv(layout.programs, GROUP),),
-            v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4,
-            matrix2,
+            v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4, matrix2,
             *layout.at_once, layout.programs,
-            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"beta", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2021,10 +1955,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, scaled4, q, *strides(q, H), matrix2, dk, beta_sums, beta_rests, scaled3,
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = scaled3 = scaled4 = None
     gradients, initial = {}, {}
@@ -2032,23 +1965,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_ = some.new_empty((B, T, H, E), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
-            q, *strides(q, H), do, *strides(do, H), beta_extents, S_,
+            S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H), q, *strides(q, H),
+            do, *strides(do, H), beta_extents, S_,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
-            q, *strides(q, H), do, *strides(do, H), beta_extents, S_,
+            S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H), q, *strides(q, H),
+            do, *strides(do, H), beta_extents, S_,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         S_state_adjoint = S_
     S_ = S_checkpoints = beta_extents = beta_rests = beta_sums = dS_checkpoints = None
@@ -2087,9 +2018,8 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, beta_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1, beta_stride2, S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1, beta_stride2,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -2150,10 +2080,8 @@ def step_kernel(
 def steps_kernel(
     q_at, k_at, v_at, beta_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2, beta_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2, beta_stride3,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, beta_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -2242,8 +2170,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="value_decay_attention",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("beta", "decay", ("e",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "decay", ("e",)),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -2251,20 +2179,19 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={},
-            saved_packed=True,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "beta"), constants=(), dims=("d", "e"),
-            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2274,10 +2201,9 @@ OP = Op(
 @OP.named
 def value_decay_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_beta: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Linear attention with a decay for each value channel.
 
@@ -2327,18 +2253,17 @@ def value_decay_attention(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "v": v, "beta": log_beta}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "k": k, "v": v, "beta": log_beta}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def value_decay_attention_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    log_beta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_beta: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of value_decay_attention, for generation: one launch, no gradient.
 

@@ -47,16 +47,11 @@ def test_without_a_gpu_it_ends_in_a_sentence(monkeypatch):
         joined_roles.main()
 
 
-def test_what_is_compared_is_what_was_asked_for(monkeypatch, tmp_path):
+def test_what_is_compared_is_what_was_asked_for(monkeypatch):
     """Packed sequences, initial states and shared heads: without a GPU, both ways are torch."""
-    monkeypatch.setattr(joined_roles, "EMITTED", tmp_path)
     monkeypatch.setattr(joined_roles, "DEVICE", "cpu")
     monkeypatch.setattr(joined_roles, "BACKEND", "torch")
     shape = joined_roles.Shape("small", 1, 40, 2, 16)
     case = joined_roles.Case(shape, start=True, shared=1, lengths=(3, 37))
-    joined_roles.op.cache_clear()
     row = joined_roles.comparison("delta_rule", case)
-    joined_roles.op.cache_clear()
-    text = (tmp_path / "delta_rule.py").read_text()
-    assert "def forward_joined_roles(" in text and "launch_joined(" in text
     assert row["with roles"] == row["without"] and 0 < row["without"]["o"] < 5e-3 and row["without"]["S"] < 1e-5

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from chunkform.errors import BuildError
 
 LINE = 120  # of code; ruff breaks what is longer
-LIST = 100  # of several arguments, which are hard to count in a longer line
 AS_LAID = "  # fmt: skip"  # ruff's mark; it stands in no generated file
 LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
@@ -25,7 +24,7 @@ def formatted(text: str, name: str = "generated.py") -> str:
     return filled(_by_ruff(text, name))
 
 
-def in_lines(groups: Iterable[Iterable[str]], width: int = LIST - 8) -> list[str]:
+def in_lines(groups: Iterable[Iterable[str]], width: int = LINE - 8) -> list[str]:
     """Lines of arguments, each with a comma behind it: as many groups to a line as fit, and no group in two lines."""
     lines: list[str] = []
     for group in groups:
@@ -90,7 +89,7 @@ def filled(text: str) -> str:
         here = None
         if row is not None and row.argument and number not in laid:
             here = (row.before, len(line) - len(words))
-        if here is not None and here == open_list and len(out[-1]) + 1 + len(words) <= LIST:
+        if here is not None and here == open_list and len(out[-1]) + 1 + len(words) <= LINE:
             out[-1] += f" {words}"
         else:
             out.append(line.removesuffix(AS_LAID) if number in laid else line)

@@ -27,10 +27,6 @@ def place_of(t: Tile) -> str:
     return f"[{text}.to(gl.int32), {scalar(t.offset).text}]"
 
 
-def plain_layout() -> str:
-    return "gl.SwizzledSharedLayout(1, 1, 1, [0])"
-
-
 def ring_name(r: Ring) -> str:
     return f"{r.name}_ring"
 

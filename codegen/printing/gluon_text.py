@@ -1,77 +1,26 @@
-"""Schedules with roles printed: the one place where Gluon text is made of them, and of the statements that they hold."""
+"""Kernels whose warps have roles printed: the functions of their roles, and the kernel that begins these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-
 from ..ir.code import (
-    Call,
-    Cast,
-    Code,
-    Expanded,
-    Function,
-    Items,
-    Load,
-    Name,
-    Power,
-    Text,
-    call,
     names_in,
-    rebuilt,
 )
-from ..ir.kernel_ir import Body, If, KernelFunction, Let, Statement, Store, expressions, statements
+from ..ir.kernel_ir import KernelFunction, Let
 from ..ir.warp_schedule import (
-    Accumulator,
-    Arrive,
-    Await,
-    Barriers,
-    Blocks,
-    Buffer,
-    Drain,
-    Fence,
-    Fetch,
-    Held,
     Invert,
-    Layout,
-    Leave,
-    Make,
-    Operand,
-    Pass,
-    Plain,
-    Product,
-    Put,
-    Ring,
-    Role,
     Schedule,
-    Send,
-    Settle,
-    Shared,
-    Step,
-    WhereGiven,
     WithRoles,
-    flat,
 )
-from .formatting import AS_LAID
+from .formatting import AS_LAID, in_lines
 from .gluon_names import (
-    NUMBERS,
-    OF_SEVERAL,
-    ONE,
     SEVERAL,
-    STAGES,
     TOGETHER,
-    WARPS,
-    WITHIN,
     dtype_of,
-    function_of,
-    gl_name,
-    place_of,
-    plain_layout,
     ring_name,
     scalar,
     stages_of,
-    tiles_name,
 )
+from .gluon_role import RolePrinter, registers_word, role_name, where_given
 from .kernel_text import indented, signature
 
 
@@ -79,20 +28,7 @@ def gluon_text(x: WithRoles) -> str:
     """The functions of a kernel whose warps have roles: one for each role, and the kernel, which is given the registers of each
     role but the first beside what the one without roles is given."""
     k, s = x.function, x.schedule
-    return "\n\n\n".join([*(_Printer(k, s, role).function() for role in s.roles), _kernel(x)])
-
-
-def role_name(s: Schedule, role: Role) -> str:
-    return f"{s.name}_{role.name}"
-
-
-def registers_word(role: Role) -> str:
-    return f"{role.name.upper()}_REGISTERS"
-
-
-def words_of(k: KernelFunction) -> tuple[str, ...]:
-    """What a kernel is compiled for."""
-    return (*k.words, *(x for line in k.more_words for x in line))
+    return "\n\n\n".join([*(RolePrinter(k, s, role).function() for role in s.roles), _kernel(x)])
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------------
@@ -111,488 +47,52 @@ def _kernel(x: WithRoles) -> str:
         f"    {words},",
         f"):{AS_LAID}",
         f'    """{k.doc} Its warps have roles: {", ".join(r.name for r in s.roles)}."""',
-        *indented(_setup(s)),
+        *indented(_setup(k, s)),
         "    gl.warp_specialize(",
         "        [",
-        *(f"            ({role_name(s, r)}, ({', '.join(_Printer(k, s, r).parameters)}))," for r in s.roles),
-        "        ],",
-        f"        [{', '.join(str(r.warps) for r in others)}],",
-        f"        [{', '.join(registers_word(r) for r in others)}],",
-        "    )",
+        *(
+            f"            {line}"
+            for r in s.roles
+            for line in _partition(role_name(s, r), RolePrinter(k, s, r).parameters)
+        ),
+        f"        ], [{', '.join(str(r.warps) for r in others)}], [{', '.join(registers_word(r) for r in others)}],",
+        f"    ){AS_LAID}",
     ]
     return "\n".join(lines)
 
 
-def _setup(s: Schedule) -> list[str]:
-    lines = [f"{x.names[0]} = {scalar(x.value).text}" for x in s.setup if isinstance(x, Let)]
+def _partition(name: str, given: list[str]) -> list[str]:
+    """A role's function, and what it is given."""
+    return [f"({name}, (", *(f"    {line}" for line in in_lines([x] for x in given)), ")),"]
+
+
+def _needed(k: KernelFunction, s: Schedule) -> list[Let]:
+    """What the kernel makes before its roles, if one of these is given it, or what is made of it."""
+    found = [x for x in s.setup if isinstance(x, Let)]
+    used = {n for r in s.roles for n in RolePrinter(k, s, r).parameters}
+    for x in reversed(found):
+        if x.names[0] in used:
+            used |= names_in(x.value)
+    return [x for x in found if x.names[0] in used]
+
+
+def _setup(k: KernelFunction, s: Schedule) -> list[str]:
+    lines = [f"{x.names[0]} = {scalar(x.value).text}" for x in _needed(k, s)]
     if s.alike[1:]:
         lines.append(f"gl.static_assert({' == '.join(s.alike)})")
     for r in s.rings:
         stages = stages_of(s.barriers_of(r.name))
         shape = (SEVERAL, *r.shape[1:]) if s.several else r.shape
-        sizes, dtype = f"[{stages}, {', '.join(shape)}]", "DT" if r.is_operand else "gl.float32"
-        layout = f"swizzled({r.shape[1]}, DT)" if r.is_operand else plain_layout()
-        lines.append(f"{ring_name(r)} = gl.allocate_shared_memory({dtype}, {sizes}, {layout})")
+        made = "ring_of_tiles(DT, " if r.is_operand else "ring_of_numbers("
+        lines.append(f"{ring_name(r)} = {made}{stages}, {', '.join(shape)})")
     for b in s.buffers:
-        dtype = dtype_of(b)
-        sizes = f"[{', '.join(b.shape)}]"
-        made = f"{b.name} = gl.allocate_shared_memory({dtype}, {sizes}, swizzled({b.shape[1]}, {dtype}))"
+        made = f"{b.name} = room({dtype_of(b)}, {', '.join(b.shape)})"
         none = ["else:", *indented([f"{b.name}: gl.constexpr = None"])]
-        lines += [*_where_given(b.target, [made]), *none] if b.maybe else [made]
+        lines += [*where_given(b.target, [made]), *none] if b.maybe else [made]
     for y in (y for r in s.roles for y in r.steps):
         if isinstance(y, Invert):
             sizes = f"[2, {TOGETHER}, {y.layout.rows}, {y.layout.columns}]"
             lines.append(f"{y.name}_places = gl.allocate_shared_memory(DT, {sizes}, small_tiles({y.layout.columns}))")
     for x in s.barriers:
-        for way in ("ready", "empty"):
-            lines.append(
-                f"{x.name}_{way} = gl.allocate_shared_memory(gl.int64, [{stages_of(x)}, 1], mbarrier.MBarrierLayout())"
-            )
-    for x in s.barriers:
-        lines += [
-            f"for stage in gl.static_range({stages_of(x)}):",
-            f"    mbarrier.init({x.name}_ready.index(stage), count={x.arrivals})",
-            f"    mbarrier.init({x.name}_empty.index(stage), count={x.readers})",
-        ]
+        lines.append(f"{x.name}_ready, {x.name}_empty = barriers({stages_of(x)}, {x.arrivals}, {x.readers})")
     return [*lines, "fence_async_shared()"]
-
-
-def _descriptor(x: Ring | Buffer, several: bool) -> list[str]:
-    """What the copy engine is told of a tile, made by the role that tells it; `several`: it moves those of so many chunks."""
-    t = x.tile
-    assert t is not None
-    t = replace(t, rows=SEVERAL) if several else t
-    line = (
-        f"{tiles_name(x)} = tma.make_tensor_descriptor({scalar(t.base).text}, [{scalar(t.stop).text}, {t.width}], "
-        f"[{scalar(t.stride).text}, 1], [{t.rows}, {t.block}], swizzled({t.block}, {dtype_of(x)}))"
-    )
-    return _where_given(x.target, [line]) if isinstance(x, Buffer) and x.maybe else [line]
-
-
-def _where_given(argument: str, lines: Iterable[str]) -> list[str]:
-    return [f"if {argument} is not None:", *indented(lines)]
-
-
-# --- a role ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Printer:
-    """The function of one role."""
-
-    k: KernelFunction
-    s: Schedule
-    role: Role
-    layouts: dict[Layout, str] = field(default_factory=dict)  # the names that they have
-    held: dict[str, Layout] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.indices = {x.names[0]: x for x in self.s.indices if isinstance(x, Let)}
-        self.scalars = {x.names[0]: x for x in self.s.scalars if isinstance(x, Let)}
-        for x in self.role.steps:
-            if isinstance(x, Make) and x.layout is not None:
-                self.held[x.name] = x.layout
-            if isinstance(x, Product | Invert):
-                self.held[x.name] = x.layout
-        self.together = self.s.several and self.role.together  # does it take several chunks at once,
-        self.in_turn = self.s.several and not self.role.together  # or one after the other?
-        self.turn = "turn" if self.s.several else "n"
-        self.numbers = OF_SEVERAL if self.together else NUMBERS
-        self.warps = str(self.role.warps) if self.together else WARPS
-
-    def function(self) -> str:
-        before = self.lines(self.role.before)
-        each = self.round()
-        after = self.lines(self.role.after)
-        words = {*words_of(self.k), TOGETHER}
-        parameters = ", ".join(f"{n}: gl.constexpr" if n in words else n for n in self.parameters)
-        tiles = [line for x in self.moved() for line in _descriptor(x, self.together)]
-        rounds = f"for turn in range(gl.cdiv(count, {TOGETHER})):" if self.s.several else "for n in range(count):"
-        lines = [*self.named_layouts(), *tiles, *before, rounds, *indented(each), *after]
-        return "\n".join(["@gluon.jit", f"def {role_name(self.s, self.role)}({parameters}):", *indented(lines)])
-
-    # --- what it is given
-
-    @property
-    def parameters(self) -> list[str]:
-        """What the role's function reads, in the order in which the kernel has it; then all that the kernel is compiled for."""
-        used = {"count", *self.places()} | self.names(self.role.steps) | self.names_of_scalars()
-        for x in self.moved():
-            assert x.tile is not None
-            used |= {x.tile.width, x.tile.block, x.tile.rows}
-            used = used.union(*map(names_in, (x.tile.base, x.tile.stride, x.tile.stop)))
-        known = [p.name for line in self.k.parameters for p in line] + [*self.k.integers, *self.k.counts]
-        known += [x.names[0] for x in self.s.setup if isinstance(x, Let)]
-        found = [n for n in dict.fromkeys(known) if n in used]
-        words = (*words_of(self.k), *([TOGETHER] if self.s.several else []))
-        return [*found, *self.places(), *(n for n in words if n in used | self.sizes())]
-
-    def sizes(self) -> set[str]:
-        """What the kernel is compiled for that the role's function has in layouts, and to find its way."""
-        found = {STAGES, WARPS, "C", "DT", TOGETHER}
-        for x in self.role.steps:
-            found |= {"LEVELS"} if isinstance(x, Invert) else set()
-            if isinstance(x, Make | Product | Plain) and x.layout is not None:
-                of = x.layout.of if isinstance(x.layout, Operand) else x.layout
-                found |= {of.rows, of.columns}
-        return found
-
-    def places(self) -> list[str]:
-        """Rings, buffers, and barriers."""
-        found: dict[str, None] = {}
-        for x in self.role.steps:
-            match x:
-                case Fetch(rings=rings):
-                    for n in rings:
-                        r = self.s.ring(n)
-                        assert r is not None
-                        found[ring_name(r)] = None
-                case Await(barriers=b) | Arrive(barriers=b):
-                    found |= {f"{b}_ready": None, f"{b}_empty": None}
-                case Put(place=place):
-                    found[self.place(place)] = None
-                case Send(buffer=name):
-                    found[name] = None
-                case Invert(name=name):
-                    found[f"{name}_places"] = None
-                case Product(left=left, right=right):
-                    found |= {self.place(y.place): None for y in (left, right) if isinstance(y, Shared)}
-            for n in self.reads(x):
-                if (r := self.s.ring(n)) is not None and not (isinstance(x, Make) and self.role.warps == 1):
-                    found[ring_name(r)] = None
-        return list(found)
-
-    def moved(self, steps: Iterable[Step] | None = None) -> list[Ring | Buffer]:
-        """What the copy engine moves, as this role tells it."""
-        found: list[Ring | Buffer | None] = []
-        for x in self.role.steps if steps is None else flat(steps):
-            match x:
-                case Fetch(rings=rings):
-                    found += [self.s.ring(n) for n in rings]
-                case Send():
-                    found.append(self.sent(x))
-        return [x for x in found if x is not None]
-
-    def place(self, name: str) -> str:
-        r = self.s.ring(name)
-        return name if r is None else ring_name(r)
-
-    def reads(self, x: Step) -> frozenset[str]:
-        match x:
-            case Make(value=value):
-                return names_in(value)
-            case Plain(body=body):
-                return frozenset[str]().union(*(names_in(e) for y in statements(body) for e in expressions(y)))
-            case Leave(call=called):
-                return names_in(called)
-        return frozenset()
-
-    def names(self, steps: Iterable[Step]) -> set[str]:
-        """All names that are read, of numbers and in indices too."""
-        found = {n for x in flat(steps) for n in self.reads(x)}
-        for y in self.moved(steps):
-            assert y.tile is not None
-            found |= names_in(y.tile.first) | names_in(y.tile.offset)
-        found |= {x.argument for x in steps if isinstance(x, WhereGiven)}
-        before: set[str] = set()
-        while before != found:
-            before = set(found)
-            for n in before:
-                if n in self.indices:
-                    found |= names_in(self.indices[n].value)
-                if n in self.scalars:
-                    found |= names_in(self.scalars[n].value)
-        return found
-
-    def names_of_scalars(self) -> set[str]:
-        return {m for x in self.needed_scalars() for m in names_in(x.value)}
-
-    def needed_scalars(self) -> list[Let]:
-        used = self.names(self.role.each)
-        return [x for n, x in self.scalars.items() if n in used]
-
-    # --- lines
-
-    def round(self) -> list[str]:
-        """What is done for a stage."""
-        lines = [f"stage = {self.turn} % {STAGES}", f"phase = {self.turn} // {STAGES} & 1"]
-        scalars = [f"{x.names[0]} = {scalar(x.value).text}" for x in self.needed_scalars()]
-        steps = self.lines(self.role.each)
-        if self.together:
-            n = [f"n = turn * {TOGETHER}"] if scalars else []
-            return [*lines, *n, *self.scalars_of_stages(), *steps]
-        if self.in_turn:
-            n = [f"n = turn * {TOGETHER} + {WITHIN}"] if scalars else []
-            return [*lines, f"for {WITHIN} in gl.static_range({TOGETHER}):", *indented([*n, *scalars, *steps])]
-        return [*lines, *scalars, *steps]
-
-    def scalars_of_stages(self) -> list[str]:
-        """Numbers of a stage's first chunk, where tiles are; then those of the chunk that each step is in."""
-        places = {n for x in self.moved(self.role.each) if x.tile is not None for n in names_in(x.tile.first)}
-        lines = [f"{x.names[0]} = {scalar(x.value).text}" for n, x in self.scalars.items() if n in places]
-        for x in self.needed_scalars():
-            lines.append(f"{x.names[0]}_each = {self.number(x.value).text}")
-        return lines
-
-    def named_layouts(self) -> list[str]:
-        lines = []
-        for layout, name in self.layouts.items():
-            match layout:
-                case Accumulator(rows="C", columns=columns) if self.in_turn:
-                    text = f"few_rows({columns}, {self.warps})"
-                case Accumulator(rows=rows, columns=columns):
-                    text = f"accumulator({self.size(rows)}, {self.size(columns)}, {self.warps})"
-                case Blocks():
-                    text = f"small_products({TOGETHER}, {self.warps})"
-                case Operand(of=of):
-                    result = f"accumulator({self.size(of.rows)}, {self.size(of.columns)}, {self.warps})"
-                    text = f"gl.DotOperandLayout(operand_index=0, parent={result}, k_width=2)"
-            lines.append(f"{name}: gl.constexpr = {text}")
-        return lines
-
-    def size(self, axis: str) -> str:
-        """The size of an axis of a tile."""
-        return SEVERAL if self.together and axis == "C" else axis
-
-    def layout(self, x: Layout) -> str:
-        if x not in self.layouts:
-            stem = "tile" if isinstance(x, Accumulator) else "blocks" if isinstance(x, Blocks) else "left"
-            self.layouts[x] = f"{stem}{sum(n.startswith(stem) for n in self.layouts.values()) + 1}"
-        return self.layouts[x]
-
-    def lines(self, steps: Iterable[Step]) -> list[str]:
-        return [line for x in steps for line in self.step(x)]
-
-    def step(self, x: Step) -> Iterator[str]:
-        match x:
-            case Await() | Arrive() if self.in_turn:
-                yield f"if {WITHIN} == {f'{TOGETHER} - 1' if isinstance(x, Arrive) else 0}:"
-                yield from indented(self.barrier(x))
-            case Await() | Arrive():
-                yield from self.barrier(x)
-            case Fetch(barriers=b, rings=names):
-                yield from self.fetch(b, [r for n in names if (r := self.s.ring(n)) is not None])
-            case Make():
-                yield self.make(x)
-            case Put(place=place, value=value, turned=turned):
-                yield self.put(place, value, turned)
-            case Fence():
-                yield "fence_async_shared()"
-            case Product():
-                yield self.product(x)
-            case Invert(name=name, value=value):
-                note = f"  # {x.note}" if x.note else ""
-                yield f"{name} = inverses({value}, {name}_places.index(0), {name}_places.index(1), LEVELS){note}"
-            case Settle(name=name, outstanding=n):
-                yield f"{name} = warpgroup_mma_wait({n}, deps=({name},))"
-            case _:
-                yield from self.leaving(x)
-
-    def barrier(self, x: Await | Arrive) -> Iterator[str]:
-        match x:
-            case Await(barriers=b, ready=True):
-                yield f"mbarrier.wait({b}_ready.index({self.stage(b)}), {self.phase(b)})"
-            case Await(barriers=b):
-                yield f"mbarrier.wait({b}_empty.index({self.stage(b)}), {self.phase(b)} ^ 1)"
-            case Arrive(barriers=b, ready=ready):
-                yield f"mbarrier.arrive({b}_{'ready' if ready else 'empty'}.index({self.stage(b)}), count=1)"
-
-    def leaving(self, x: Step) -> Iterator[str]:
-        """A step that hands on what a chunk leaves."""
-        match x:
-            case Drain(under_way=names):
-                yield f"tma.store_wait({self.number_of(names)})"
-            case Send(buffer=name):
-                buffer = self.sent(x)
-                assert buffer.tile is not None
-                yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {place_of(buffer.tile)}, {name})"
-            case WhereGiven(argument=argument, steps=steps):
-                yield from _where_given(argument, self.lines(steps))
-            case Pass(name=name, value=value):
-                yield f"{name} = {value}"
-            case Plain(body=body, layout=layout):
-                yield from self.plain(body, layout)
-            case Leave(call=called):
-                yield f"{called.function}({', '.join(map(self.argument, called.arguments))})"
-
-    def argument(self, x: Code) -> str:
-        """What a function of the runtime is given: a tile of this role, a ring's stage, or a number."""
-        r = self.s.ring(x.id) if isinstance(x, Name) and x.id not in self.held else None
-        return scalar(x).text if r is None else self.stage_of(r)
-
-    def barriers(self, name: str) -> Barriers:
-        return next(b for b in self.s.barriers if b.name == name)
-
-    def stage(self, barriers: str) -> str:
-        count = self.barriers(barriers).stages
-        return "stage" if count is None else "0" if count == 1 else f"{self.turn} % {count}"
-
-    def phase(self, barriers: str) -> str:
-        count = self.barriers(barriers).stages
-        return "phase" if count is None else f"({self.turn}{'' if count == 1 else f' // {count}'} & 1)"
-
-    def stage_of(self, r: Ring) -> str:
-        whole = f"{ring_name(r)}.index({self.stage(self.s.barriers_of(r.name).name)})"
-        return f"{whole}.slice({WITHIN} * C, {r.shape[0]})" if self.in_turn else whole
-
-    def sent(self, x: Send) -> Buffer:
-        """What leaves by a buffer, under the name of what it goes to."""
-        found = self.s.buffer(x.buffer)
-        assert found is not None
-        return found if x.tile is None else Buffer(x.target, found.shape, x.tile)
-
-    def number_of(self, buffers: Iterable[str]) -> str:
-        """How many of these buffers a launch has."""
-        found = [b for n in buffers if (b := self.s.buffer(n)) is not None]
-        sure = sum(not b.maybe for b in found)
-        some = [f"({sure + n + 1} if {b.target} is not None else {sure + n})" for n, b in enumerate(found) if b.maybe]
-        if len(some) > 1:
-            raise NotImplementedError("two buffers that a launch may not have")
-        return some[0].strip("()") if some else str(sure)
-
-    def fetch(self, barriers: str, rings: list[Ring]) -> Iterator[str]:
-        yield f"ready = {barriers}_ready.index({self.stage(barriers)})"
-        yield f"mbarrier.expect(ready, {' + '.join(f'{tiles_name(r)}.block_type.nbytes' for r in rings)})"
-        for r in rings:
-            assert r.tile is not None
-            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {place_of(r.tile)}, ready, {self.stage_of(r)})"
-
-    def make(self, x: Make) -> str:
-        note = f"  # {x.note}" if x.note else ""
-        if x.layout is None:
-            return f"{x.name} = {self.number(x.value).text}{note}"
-        others = {self.held[n] for n in names_in(x.value) if n in self.held}
-        if len(others) == 1 and x.layout not in others:
-            (own,) = others
-            text = f"gl.convert_layout({self.tile(x.value, own).text}, {self.layout(x.layout)})"
-            if isinstance(x.layout, Blocks):
-                text = f"on_diagonal({self.tile(x.value, own).text}, {TOGETHER}, {self.layout(x.layout)})"
-        else:
-            text = self.tile(x.value, x.layout).text
-        return f"{x.name} = {text}{note}"
-
-    def put(self, place: str, value: str, turned: bool) -> str:
-        r = self.s.ring(place)
-        if r is None:
-            buffer = self.s.buffer(place)
-            rounded = f"{value}.to({place}.dtype)" if buffer is not None and buffer.target else value
-            return f"{place}{'.permute((1, 0))' if turned else ''}.store({rounded})"
-        if self.together and r.operand:
-            value = f"gl.reshape({value}, [{SEVERAL}, {r.shape[1]}])"
-        elif r.shape == ("1",) and not self.together:
-            value = f"gl.full([1], {value}, gl.float32, layout={ONE})"
-        elif r.shape == ("1",) and not self.of_chunk(value):
-            value = f"gl.full([{SEVERAL}], {value}, gl.float32, layout={self.numbers})"
-        return f"{self.stage_of(r)}.store({value})"
-
-    def of_chunk(self, name: str) -> bool:
-        """Is a number that this role makes another one for each chunk?"""
-        made = {x.name: names_in(x.value) for x in self.role.each if isinstance(x, Make)}
-        found = made.get(name, frozenset())
-        return bool(found & self.scalars.keys()) or any(map(self.of_chunk, found & made.keys() - {name}))
-
-    def product(self, x: Product) -> str:
-        left = x.left.name if isinstance(x.left, Held) else self.shared(x.left)
-        sizes = f"{self.size(x.layout.rows)}, {self.size(x.layout.columns)}"
-        zero = f"gl.zeros([{sizes}], gl.float32, layout={self.layout(x.layout)}), use_acc=False"
-        onto = zero if x.onto is None else x.onto
-        note = f"  # {x.note}" if x.note else ""
-        return f"{x.name} = warpgroup_mma({left}, {self.shared(x.right)}, {onto}, is_async=True){note}"
-
-    def shared(self, x: Shared) -> str:
-        r = self.s.ring(x.place)
-        text = x.place if r is None else self.stage_of(r)
-        return f"{text}.permute((1, 0))" if x.turned else text
-
-    def plain(self, body: Body, layout: Layout | None) -> Iterator[str]:
-        for x in body:
-            yield from self.statement(x, layout)
-
-    def statement(self, x: Statement, layout: Layout | None) -> Iterator[str]:
-        assert layout is not None
-        match x:
-            case If(condition=condition, body=body):
-                yield f"if {scalar(condition).text}:"
-                yield from indented(self.plain(body, layout))
-            case Store(pointer=pointer, value=value, mask=mask):
-                where = "" if mask is None else f", mask={self.tile(mask, layout).text}"
-                yield f"gl.store({self.tile(pointer, layout).text}, {self.tile(value, layout).text}{where})"
-
-    # --- expressions
-
-    def tile(self, x: Code, layout: Layout) -> Code:
-        """An expression of two axes, over registers that lie so."""
-        of = self.layout(layout)
-        match x:
-            case Expanded(value=value, own=own) if isinstance(layout, Blocks):
-                return self.of_blocks(value, own.index(True), of)
-            case Expanded(value=value, own=own):
-                axis = own.index(True)
-                return Expanded(self.vector(value, f"gl.SliceLayout({1 - axis}, {of})"), own)
-            case Name(id=name) if (r := self.s.ring(name)) is not None and name not in self.held:
-                if r.tile is None:
-                    return Text(f"{self.stage_of(r)}.load(gl.SliceLayout(1, {of}))[:, None]")
-                return Text(f"{self.shared(Shared(name, r.turned))}.load({of})")
-            case Name(id=name):
-                return Name(gl_name(name))
-            case Call(function="tl.trans", arguments=(Name(id=name),)) if (r := self.s.ring(name)) is not None:
-                return Text(f"{self.shared(Shared(name, not r.turned))}.load({of})")
-            case Call(function="tl.zeros", arguments=(sizes, dtype)):
-                return call("gl.zeros", sizes, gl_name(dtype.text), layout=Name(of))
-            case Call(function="float"):
-                return x
-            case Call(function=function, arguments=arguments):
-                return Call(gl_name(function), tuple(self.tile(y, layout) for y in arguments))
-            case Function(value=value) | Power(value=value):
-                return function_of(x, self.tile(value, layout))
-            case Cast(value=value, dtype=dtype):
-                return Cast(self.tile(value, layout), gl_name(dtype))
-            case Load(pointer=pointer, mask=mask, other=other):
-                given = {n: self.tile(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
-                return call("gl.load", self.tile(pointer, layout), **given)
-            case Items():
-                return x
-        return rebuilt(x, lambda y: self.tile(y, layout))
-
-    def of_blocks(self, x: Code, axis: int, of: str) -> Code:
-        """Numbers of the steps of each chunk of a stage, along an axis of tiles of these."""
-        layout = f"gl.SliceLayout({2 - axis}, {of})"
-        if isinstance(x, Name) and (r := self.s.ring(x.id)) is not None:
-            found = Text(f"{self.stage_of(r)}.reshape([{TOGETHER}, C]).load({layout})")
-            return Expanded(found, (True, axis == 0, axis == 1))
-        return Expanded(self.vector(x, f"gl.SliceLayout(0, {layout})"), (False, axis == 0, axis == 1))
-
-    def vector(self, x: Code, layout: str) -> Code:
-        """An expression of one axis, over registers that lie so."""
-        match x:
-            case Name(id="n") if self.together:
-                return Text(f"(n + gl.arange(0, {SEVERAL}, layout={layout}) // C)")
-            case Call(function="tl.arange") if self.together and layout == self.numbers:
-                return Text(f"(gl.arange(0, {SEVERAL}, layout={layout}) % C)")
-            case Name(id=name) if self.together and name in self.scalars:
-                return Name(f"{name}_each")
-            case Name(id=name) if name in self.indices:
-                inside = self.vector(self.indices[name].value, layout)
-                return Text(f"({inside.text})") if inside.level < 3 else inside
-            case Name(id=name) if (r := self.s.ring(name)) is not None and self.role.warps != 1:
-                return Text(f"{self.stage_of(r)}.load({layout})")
-            case Name(id=name):
-                return Name(gl_name(name))
-            case Call(function="tl.arange", arguments=arguments):
-                return Call("gl.arange", arguments, (("layout", Name(layout)),))
-            case Call(function="float"):
-                return x
-            case Call(function=function, arguments=arguments):
-                return Call(gl_name(function), tuple(self.vector(y, layout) for y in arguments))
-            case Function(value=value) | Power(value=value):
-                return function_of(x, self.vector(value, layout))
-            case Cast(value=value, dtype=dtype):
-                return Cast(self.vector(value, layout), gl_name(dtype))
-            case Load(pointer=pointer, mask=mask, other=other):
-                given = {n: self.vector(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
-                return call("gl.load", self.vector(pointer, layout), **given)
-        return rebuilt(x, lambda y: self.vector(y, layout))
-
-    def number(self, x: Code) -> Code:
-        """An expression over numbers of each step, or of a chunk."""
-        return self.vector(x, self.numbers)

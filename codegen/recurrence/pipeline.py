@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -268,8 +267,7 @@ def compile_spec(r: Recurrence) -> Compiled:
 def in_letters(c: Compiled, alphabet: Alphabet) -> Compiled:
     """The same with all names in another alphabet, for those who print code: the passes do again what gates have seen them do."""
     with untold():
-        again = _compile_step(c.spec, lettered_step(c.step, alphabet), c.name, prove=False)
-    return dataclasses.replace(again, joined_roles=True) if c.joined_roles else again
+        return _compile_step(c.spec, lettered_step(c.step, alphabet), c.name, prove=False)
 
 
 def _compile_step(r: Recurrence, step: StepProgram, name: str, prove: bool, whole: bool = False) -> Compiled:

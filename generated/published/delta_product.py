@@ -120,8 +120,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -167,8 +166,7 @@ def _forward_sweep_1(x, x2, x3, x4, v2, v1, q, S, lead, size):
     prod17 = q @ S_0
     prod19 = (prod18 * order2) @ prod10
     return (
-        from_chunks(prod10, lead, 1), from_chunks(prod13, lead, 1),
-        from_chunks((prod16 + prod17 + prod19), lead, 1), S,
+        from_chunks(prod10, lead, 1), from_chunks(prod13, lead, 1), from_chunks((prod16 + prod17 + prod19), lead, 1), S,
     )
 
 
@@ -192,8 +190,8 @@ def torch_forward(given, states, constants, packed=None):
     # (44) w1: v1_t - S_{t-1}^T k1_t
     # (45) o: S_t^T q_t
     w2, w1, o, S_last = in_segments(
-        _forward_sweep_1, (k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2, v1, q),
-        (S_first,), lead, 1, CHUNK,
+        _forward_sweep_1, (k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2, v1, q), (S_first,), lead, 1,
+        CHUNK,
     )
     return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e5108c2bc": w1, "50a8a7b577": w2}
 
@@ -300,8 +298,7 @@ def _backward_sweep_3(x, w2, x2, w1, p1, do, p2, S, lead, size):
     prod8 = do @ S_0.mT
     prod15 = p2 @ S_0.mT
     return (
-        from_chunks((prod4 + prod5 + prod7), lead, 1),
-        from_chunks((prod8 + prod10 + prod12), lead, 1),
+        from_chunks((prod4 + prod5 + prod7), lead, 1), from_chunks((prod8 + prod10 + prod12), lead, 1),
         from_chunks((prod14 + prod15 + prod17), lead, 1), S,
     )
 
@@ -343,8 +340,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (63) dq: S_t do_t
     # (64) y_4: S_{t-1} p_{2,t}
     y_3, dq, y_4, S_end = in_segments(
-        _backward_sweep_3, (k2 * beta2[..., None], w2, k1 * beta1[..., None], w1, p1, do, p2),
-        (S_first,), lead, 1, CHUNK,
+        _backward_sweep_3, (k2 * beta2[..., None], w2, k1 * beta1[..., None], w1, p1, do, p2), (S_first,), lead, 1,
+        CHUNK,
     )
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
@@ -421,8 +418,7 @@ def torch_forward_states(given, states, constants, exchange):
     v2 = steps_first(given["v2"], dtype)
     map_3 = map_of_segment(
         _forward_states_1_chunks, _forward_states_1_composed,
-        (v1, k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2), lead, 1, CHUNK, dtype,
-        device, size_d, size_e,
+        (v1, k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -498,8 +494,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
-        (k2, -k2 * beta2[..., None], (k1 - k2 * t8[..., None] * beta2[..., None]), -k1 * beta1[..., None], q, do),
-        lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (k2, -k2 * beta2[..., None], (k1 - k2 * t8[..., None] * beta2[..., None]), -k1 * beta1[..., None], q, do), lead,
+        -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -512,9 +508,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_prologue_1(
     matrix1, k_p, k_b, k_t, k_h, k_g, b__by_head, matrix2, q1_p, q1_b, q1_t, q1_h, q1_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -553,10 +548,9 @@ def forward_sweep_1(
     S_first, S_last, S_linear, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, matrix1,
     q1_p, q1_b, q1_t, q1_h, q1_g, matrix2, write1_out, o1_out, b__by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -585,8 +579,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -615,8 +609,8 @@ def forward_sweep_1(
             )
             k_S = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), k_S, input_precision="tf32x3")  # k S
             q1 = tl.load(
-                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             q1_S = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), q1_S, input_precision="tf32x3")  # q1 S
             k = k + (k_slice,)
@@ -656,8 +650,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -694,28 +688,26 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
         matrix1, k, *strides(k, H), b__by_head, matrix2, q1, *strides(q1, H),
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
-            E, config.padded(D) * k.element_size(),
-            config.chunk * matrix1.element_size() + b__by_head.element_size(), v.element_size(),
-            elements=True, programs=config.crowd(config.padded(D)),
+            E, config.padded(D) * k.element_size(), config.chunk * matrix1.element_size() + b__by_head.element_size(),
+            v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
         for _, ends, linear in by_launch(S_ends, S_linear, sweep.programs):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H),
-                matrix2, None, None, b__by_head,
+                None, ends, linear, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H), matrix2, None, None,
+                b__by_head,
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -732,18 +724,17 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q1.element_size()),
-        config.chunk * (matrix1.element_size() + matrix2.element_size()) + b__by_head.element_size(),
-        v.element_size(), elements=True,
+        config.chunk * (matrix1.element_size() + matrix2.element_size()) + b__by_head.element_size(), v.element_size(),
+        elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H),
-        matrix2, write1, o1, b__by_head,
+        S_starts, S_last, None, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H), matrix2, write1, o1,
+        b__by_head,
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -762,13 +753,12 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix2, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1, b__by_head,
-    matrix3, do1_p, do1_b, do1_t, do1_h, do1_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
+    matrix2, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1, b__by_head, matrix3,
+    do1_p, do1_b, do1_t, do1_h, do1_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -821,14 +811,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do1_p, do1_b, do1_t, do1_h, do1_g, matrix2,
-    matrix1, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out,
-    q1_p, q1_b, q1_t, q1_h, q1_g,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do1_p, do1_b, do1_t, do1_h, do1_g, matrix2, matrix1, b__by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out, q1_p, q1_b, q1_t, q1_h, q1_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -849,8 +837,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -890,8 +878,8 @@ def backward_sweep_1(
             )
             k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             q1 = tl.load(
-                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after_slice = tl.dot(do1.to(DT), q1.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q1^T do1
             dS_after = dS_after + (dS_after_slice,)
@@ -931,8 +919,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -943,12 +931,10 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix4, b__by_head, dv_p, dv_b, dv_t, dv_h, dv_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
+    matrix4, b__by_head, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -982,13 +968,13 @@ def backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dS_first, k_p, k_b, k_t, k_h, k_g, matrix4,
-    write1_p, write1_b, write1_t, write1_h, write1_g, b__by_head, q1_p, q1_b, q1_t, q1_h, q1_g,
-    matrix3, dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g, do1_p, do1_b, do1_t, do1_h, do1_g,
+    dS_first, k_p, k_b, k_t, k_h, k_g, matrix4, write1_p, write1_b, write1_t, write1_h, write1_g, b__by_head,
+    q1_p, q1_b, q1_t, q1_h, q1_g, matrix3, dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g,
+    do1_p, do1_b, do1_t, do1_h, do1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1009,8 +995,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1044,13 +1030,13 @@ def backward_sweep_2(
                 dS[n_e].to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
             )  # write1 dS^T
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             k_dv = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
             do1 = tl.load(
-                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(q1.to(DT), do1.to(DT), (dS[n_e] + (-k_dv)), input_precision="tf32x3")  # ... + q1^T do1
             dS_slice2 = dS_after  # dS + q1^T do1 - k^T dv
@@ -1070,13 +1056,12 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     S_first, S_last, do1_p, do1_b, do1_t, do1_h, do1_g, k_p, k_b, k_t, k_h, k_g, matrix3,
-    dv_p, dv_b, dv_t, dv_h, dv_g, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out,
-    dq1_out, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out, dq1_out, b__by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1097,8 +1082,8 @@ def backward_sweep_3(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1138,13 +1123,13 @@ def backward_sweep_3(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do1 = tl.load(
-                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             do1_S = tl.dot(S[n_e].to(DT), tl.trans(do1.to(DT)), do1_S, input_precision="tf32x3")  # do1 S^T
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dv_S = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             write1 = tl.load(
@@ -1167,8 +1152,8 @@ def backward_sweep_3(
             )  # dq1
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-read) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], ((-read) + dk_1_each.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1205,13 +1190,13 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix2, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head, matrix3,
-        do1, *strides(do1, H), write1, *strides(write1, H),
+        matrix2, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head, matrix3, do1, *strides(do1, H),
+        write1, *strides(write1, H),
         *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q1.element_size() + k.element_size()) + config.padded(E) * (do1.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -1226,10 +1211,9 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             None, dS_ends, k, *strides(k, H), do1, *strides(do1, H), matrix2, matrix1, b__by_head,
             write1, *strides(write1, H), None, None, q1, *strides(q1, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1254,10 +1238,9 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
         dS_starts, dS_last, k, *strides(k, H), do1, *strides(do1, H), matrix2, matrix1, b__by_head,
         write1, *strides(write1, H), dv, db_0, q1, *strides(q1, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"k", "q1"}:
@@ -1268,8 +1251,8 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "q1"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1280,13 +1263,12 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dS_starts, k, *strides(k, H), matrix4, write1, *strides(write1, H), b__by_head,
-            q1, *strides(q1, H), matrix3, dk_1, dv, *strides(dv, H), do1, *strides(do1, H),
+            dS_starts, k, *strides(k, H), matrix4, write1, *strides(write1, H), b__by_head, q1, *strides(q1, H), matrix3,
+            dk_1, dv, *strides(dv, H), do1, *strides(do1, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"k", "q1"}:
         dk = dk_1  # in place
@@ -1316,14 +1298,12 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
         ):
             launch(
                 backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                S_starts, S_last if keeps else None, do1, *strides(do1, H), k, *strides(k, H), matrix3,
-                dv, *strides(dv, H), matrix4, dk_1, *strides(dk_1, H), dk, dq1, b__by_head,
-                write1, *strides(write1, H),
+                S_starts, S_last if keeps else None, do1, *strides(do1, H), k, *strides(k, H), matrix3, dv, *strides(dv, H),
+                matrix4, dk_1, *strides(dk_1, H), dk, dq1, b__by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     S_last = dk_1 = matrix3 = matrix4 = None
     gradients, initial = {}, {}
@@ -1348,11 +1328,10 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
 def substep_streams_per_step(
     k1_p, k1_b, k1_t, k1_h, k1_g, k2_p, k2_b, k2_t, k2_h, k2_g, v1_p, v1_b, v1_t, v1_h, v1_g,
     v2_p, v2_b, v2_t, v2_h, v2_g, beta1_p, beta1_b, beta1_t, beta1_h, beta1_g,
-    beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, q_p, q_b, q_t, q_h, q_g, k_0_out, k_1_out,
-    v_0_out, v_1_out, b_0_out, b_1_out, q1_0_out, q1_1_out,
+    beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, q_p, q_b, q_t, q_h, q_g, k_0_out, k_1_out, v_0_out, v_1_out,
+    b_0_out, b_1_out, q1_0_out, q1_1_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1366,20 +1345,20 @@ def substep_streams_per_step(
     e = tl.arange(0, block_e)
     e_ok = e < E
     k1 = tl.load(
-        k1_p + h // k1_g * k1_h + (b * k1_b + step * k1_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k1_p + h // k1_g * k1_h + (b * k1_b + step * k1_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     k2 = tl.load(
-        k2_p + h // k2_g * k2_h + (b * k2_b + step * k2_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k2_p + h // k2_g * k2_h + (b * k2_b + step * k2_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     v1 = tl.load(
-        v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     v2 = tl.load(
-        v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     beta1 = tl.load(beta1_p + h // beta1_g * beta1_h + b * beta1_b + step * beta1_t, mask=i_ok, other=0.0).to(
         tl.float32
@@ -1388,8 +1367,8 @@ def substep_streams_per_step(
         tl.float32
     )
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     tl.store(
         k_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * D + d[None, :], k1, mask=i_ok[:, None] & d_ok[None, :]
@@ -1451,8 +1430,8 @@ def substep_o1_per_step(
     e = tl.arange(0, block_e)
     e_ok = e < E
     do = tl.load(
-        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     tl.store(
         do1_spaced_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e[None, :], 0.0,
@@ -1469,12 +1448,10 @@ def substep_gradients_per_step(
     dq1_1_p, dq1_1_b, dq1_1_t, dq1_1_h, dq1_1_g, dk_0_p, dk_0_b, dk_0_t, dk_0_h, dk_0_g,
     dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
     dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, db_0_p, db_0_b, db_0_t, db_0_h, db_0_g,
-    db_1_p, db_1_b, db_1_t, db_1_h, db_1_g, gradient_of_q_out, gradient_of_k1_out,
-    gradient_of_k2_out, gradient_of_v1_out, gradient_of_v2_out, gradient_of_beta1_out,
-    gradient_of_beta2_out,
+    db_1_p, db_1_b, db_1_t, db_1_h, db_1_g, gradient_of_q_out, gradient_of_k1_out, gradient_of_k2_out,
+    gradient_of_v1_out, gradient_of_v2_out, gradient_of_beta1_out, gradient_of_beta2_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1560,9 +1537,8 @@ def substep_streams(given):
     q1 = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     launch(
         substep_streams_per_step, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-        k1, *strides(k1, H), k2, *strides(k2, H), v1, *strides(v1, H), v2, *strides(v2, H),
-        beta1, *strides(beta1, H), beta2, *strides(beta2, H), q, *strides(q, H), k, k, v, v, b_, b_,
-        q1, q1,
+        k1, *strides(k1, H), k2, *strides(k2, H), v1, *strides(v1, H), v2, *strides(v2, H), beta1, *strides(beta1, H),
+        beta2, *strides(beta2, H), q, *strides(q, H), k, k, v, v, b_, b_, q1, q1,
         T, H, B * T,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
         ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
@@ -1631,8 +1607,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
         )
     found, initial = substep_backward(
-        substep_streams(given), states, constants, saved, incoming, final_cotangents, wanted,
-        packed_in(packed, 2), exchange=exchange,
+        substep_streams(given), states, constants, saved, incoming, final_cotangents, wanted, packed_in(packed, 2),
+        exchange=exchange,
     )
     dk_0 = of_substep(found.get("k"), 0, 2)
     dk_1 = of_substep(found.get("k"), 1, 2)
@@ -1656,9 +1632,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *((dv_0, *strides(dv_0, H)) if "v1" in needs else (None, 0, 0, 0, 1)),
         *((dv_1, *strides(dv_1, H)) if "v2" in needs else (None, 0, 0, 0, 1)),
         *((db_0, *strides(db_0, H)) if "beta1" in needs else (None, 0, 0, 0, 1)),
-        *((db_1, *strides(db_1, H)) if "beta2" in needs else (None, 0, 0, 0, 1)), gradient_of_q,
-        gradient_of_k1, gradient_of_k2, gradient_of_v1, gradient_of_v2, gradient_of_beta1,
-        gradient_of_beta2,
+        *((db_1, *strides(db_1, H)) if "beta2" in needs else (None, 0, 0, 0, 1)), gradient_of_q, gradient_of_k1,
+        gradient_of_k2, gradient_of_v1, gradient_of_v2, gradient_of_beta1, gradient_of_beta2,
         T, H, B * T,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
         ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
@@ -1706,11 +1681,9 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k1_at, k2_at, v1_at, v2_at, beta1_at, beta2_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k1_stride0, k1_stride1, k1_stride2,
-    k2_stride0, k2_stride1, k2_stride2, v1_stride0, v1_stride1, v1_stride2,
-    v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
-    beta2_stride0, beta2_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k1_stride0, k1_stride1, k1_stride2, k2_stride0, k2_stride1, k2_stride2,
+    v1_stride0, v1_stride1, v1_stride2, v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
+    beta2_stride0, beta2_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k1_group, k2_group, v1_group, v2_group, beta1_group, beta2_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -1784,12 +1757,10 @@ def step_kernel(
 def steps_kernel(
     q_at, k1_at, k2_at, v1_at, v2_at, beta1_at, beta2_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k1_stride0, k1_stride1, k1_stride2, k1_stride3,
-    k2_stride0, k2_stride1, k2_stride2, k2_stride3,
-    v1_stride0, v1_stride1, v1_stride2, v1_stride3,
+    k2_stride0, k2_stride1, k2_stride2, k2_stride3, v1_stride0, v1_stride1, v1_stride2, v1_stride3,
     v2_stride0, v2_stride1, v2_stride2, v2_stride3, beta1_stride0, beta1_stride1, beta1_stride2,
     beta2_stride0, beta2_stride1, beta2_stride2, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
     heads, q_group, k1_group, k2_group, v1_group, v2_group, beta1_group, beta2_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1894,9 +1865,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="delta_product",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k1", "input", ("d",)),
-        Argument("k2", "input", ("d",)), Argument("v1", "input", ("e",)),
-        Argument("v2", "input", ("e",)), Argument("beta1", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k1", "input", ("d",)), Argument("k2", "input", ("d",)),
+        Argument("v1", "input", ("e",)), Argument("v2", "input", ("e",)), Argument("beta1", "input", ()),
         Argument("beta2", "input", ()),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
@@ -1905,8 +1875,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
             saved={"3e5108c2bc": (("B", "H", "T", "e"), "wide"), "50a8a7b577": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
@@ -1918,8 +1888,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k1", "k2", "v1", "v2", "beta1", "beta2"),
-            constants=(), dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k1", "k2", "v1", "v2", "beta1", "beta2"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1928,11 +1898,11 @@ OP = Op(
 
 @OP.named
 def delta_product(
-    q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor,
-    beta1: torch.Tensor, beta2: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor, beta1: torch.Tensor,
+    beta2: torch.Tensor, initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""DeltaProduct (Siems et al. 2025, arXiv 2502.10297): two Householder steps per token, the second reads what the first wrote.
 
@@ -1990,19 +1960,17 @@ def delta_product(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k1": k1, "k2": k2, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2},
-        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        {"q": q, "k1": k1, "k2": k2, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def delta_product_step(
-    state: torch.Tensor | None, q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor,
-    v1: torch.Tensor, v2: torch.Tensor, beta1: torch.Tensor, beta2: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor,
+    beta1: torch.Tensor, beta2: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of delta_product, for generation: one launch, no gradient.
 
@@ -2032,8 +2000,8 @@ def delta_product_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"q": q, "k1": k1, "k2": k2, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2},
-        inplace, out, state_dtype, backend, deterministic,
+        state, {"q": q, "k1": k1, "k2": k2, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2}, inplace, out,
+        state_dtype, backend, deterministic,
     )
 
 

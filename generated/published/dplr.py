@@ -95,8 +95,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range,
-    large_ranges, over_block, reach, span, summed,
+    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range, large_ranges,
+    over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -112,12 +112,11 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
-    triangular_inverse,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask, triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
@@ -234,8 +233,8 @@ def _backward_sweep_2(log_w, q, do, p, a, x, v, dS, lead, size):
     prod3 = x @ dS_C.mT
     prod10 = v @ dS_C.mT
     return (
-        from_chunks((since * prod3 + prod5 + prod7), lead, 1),
-        from_chunks((prod9 + since * prod10 + prod12), lead, 1), dS,
+        from_chunks((since * prod3 + prod5 + prod7), lead, 1), from_chunks((prod9 + since * prod10 + prod12), lead, 1),
+        dS,
     )
 
 
@@ -266,8 +265,8 @@ def _backward_sweep_3(k, log_w, v, b, w, do, p, S, lead, size):
     prod5 = do @ S_0.mT
     prod12 = p @ S_0.mT
     return (
-        from_chunks((prod4 + since * prod5 + prod7), lead, 1),
-        from_chunks((prod9 + prod11 + prod12 * since2), lead, 1), S_0, S,
+        from_chunks((prod4 + since * prod5 + prod7), lead, 1), from_chunks((prod9 + prod11 + prod12 * since2), lead, 1),
+        S_0, S,
     )
 
 
@@ -400,8 +399,8 @@ def torch_forward_states(given, states, constants, exchange):
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (a, log_w, b, k, v), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (a, log_w, b, k, v), lead, 1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -460,8 +459,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (b, log_w, a, q, do), lead, -1,
-        CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (b, log_w, a, q, do), lead, -1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -472,13 +471,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
-    q_p, q_b, q_t, q_h, q_g, b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p,
-    scaled4_p, matrix2, matrix1, matrix3, matrix4,
+    a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents, q_p, q_b, q_t, q_h, q_g,
+    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -513,8 +510,7 @@ def forward_prologue_1(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
@@ -522,8 +518,8 @@ def forward_prologue_1(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
@@ -535,16 +531,15 @@ def forward_prologue_1(
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            products, a.to(tl.float32), k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -553,27 +548,25 @@ def forward_prologue_1(
         b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} b_{j,d} q_{i,d} m_{i,j,d}
         products2 = decayed_product(
-            products2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         products3 = decayed_product(
-            products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
         products4 = decayed_product(
-            products4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            products4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -589,13 +582,13 @@ def forward_prologue_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
-                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -630,13 +623,11 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
-    q_p, q_b, q_t, q_h, q_g, b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p,
-    scaled4_p, matrix2, matrix1, matrix3, matrix4,
+    a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents, q_p, q_b, q_t, q_h, q_g,
+    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -682,8 +673,8 @@ def forward_prologue_1_slow(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
@@ -691,8 +682,8 @@ def forward_prologue_1_slow(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -701,25 +692,23 @@ def forward_prologue_1_slow(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
-                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -733,8 +722,8 @@ def forward_prologue_1_slow(
                     # sum_{d} b_{j,d} q_{i,d} m_{i,j,d}
                     products2 = decayed_product(
                         products2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -742,8 +731,8 @@ def forward_prologue_1_slow(
                     # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
                     products3 = decayed_product(
                         products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -751,42 +740,42 @@ def forward_prologue_1_slow(
                     # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
                     products4 = decayed_product(
                         products4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * a.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * a.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # a . since
                     since2 = span(w_a, w_n, 0.0, 0)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since2 * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (since2 * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     w_a_end = over_block(
-                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
-                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (b_.to(tl.float32) * until), mask=i_new[:, None] & d_ok[None, :],
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (b_.to(tl.float32) * until),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # b . until
                     tl.store(
-                        scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled4_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -809,14 +798,12 @@ def forward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
-    v_p, v_b, v_t, v_h, v_g, matrix2, matrix1, scaled2_p, matrix3, matrix4, write1_out, o_out,
-    w_sums, w_rests, scaled3_p, scaled4_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g,
+    matrix2, matrix1, scaled2_p, matrix3, matrix4, write1_out, o_out, w_sums, w_rests, scaled3_p, scaled4_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, TAIL: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, TAIL: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -845,8 +832,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -893,23 +880,23 @@ def forward_sweep_1(
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled2_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_S, input_precision="tf32x3"
             )  # scaled2 S
             kept_slice = span(w_a_end, w_n_end, 0.0, 0)
             scaled3_slice = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -948,8 +935,8 @@ def forward_sweep_1(
                 write1.to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled3^T write1
             scaled4 = tl.load(
-                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             S_after2 = tl.dot(v.to(DT), scaled4.to(DT), S_after, input_precision="tf32x3")  # ... + scaled4^T v
             S_slice2 = S_after2  # (36) diag(kept) S + scaled4^T v + scaled3^T write1
@@ -960,8 +947,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -1020,31 +1007,28 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled4 = some.new_empty((B, H, T, D))
     launch(
         forward_prologue_1, (layout.programs,),
-        a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
-        b_, *strides(b_, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
+        a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H), b_, *strides(b_, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
-        b_, *strides(b_, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
+        a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H), b_, *strides(b_, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     w_extents = None
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
+            E, config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()), v.element_size(),
             programs=config.crowd(config.padded(D), slim=False),
         )
@@ -1052,14 +1036,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                None, scaled1, v, *strides(v, H), matrix2, matrix1, scaled2, matrix3, matrix4, None, None,
-                w_sums, w_rests, scaled3, scaled4,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, None, scaled1,
+                v, *strides(v, H), matrix2, matrix1, scaled2, matrix3, matrix4, None, None, w_sums, w_rests, scaled3, scaled4,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, TAIL=tail, BLOCK=BLOCK, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -1087,13 +1069,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H),
-        matrix2, matrix1, scaled2, matrix3, matrix4, write1, o, w_sums, w_rests, scaled3, scaled4,
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H), matrix2, matrix1, scaled2,
+        matrix3, matrix4, write1, o, w_sums, w_rests, scaled3, scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, TAIL=0, BLOCK=BLOCK, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = w_rests = w_sums = None
     saved = {}
@@ -1108,13 +1089,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents,
-    k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p,
-    scaled4_p, matrix2, matrix1, matrix4, matrix3,
+    b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, k_p, k_b, k_t, k_h, k_g,
+    a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1, matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1151,16 +1130,14 @@ def backward_prologue_1(
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1168,9 +1145,8 @@ def backward_prologue_1(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         products2 = decayed_product(
-            products2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1182,8 +1158,7 @@ def backward_prologue_1(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
@@ -1191,37 +1166,37 @@ def backward_prologue_1(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
         )
         products3 = decayed_product(
-            products3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            products3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
         products4 = decayed_product(
-            products4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            products4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
-                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1266,13 +1241,11 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents,
-    k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p,
-    scaled4_p, matrix2, matrix1, matrix4, matrix3,
+    b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, k_p, k_b, k_t, k_h, k_g,
+    a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1, matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1317,25 +1290,23 @@ def backward_prologue_1_slow(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
-                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1346,8 +1317,8 @@ def backward_prologue_1_slow(
                     # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
                     products2 = decayed_product(
                         products2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1361,8 +1332,8 @@ def backward_prologue_1_slow(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
@@ -1370,16 +1341,16 @@ def backward_prologue_1_slow(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products3 = decayed_product(
                         products3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1387,42 +1358,42 @@ def backward_prologue_1_slow(
                     # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
                     products4 = decayed_product(
                         products4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     w_a_end = over_block(
-                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
-                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (b_.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (b_.to(tl.float32) * since),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # b . since
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(w_a, w_n, 0.0, 0)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                     until2 = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
-                        scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until2 * a.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled4_p + at * D + i[:, None] * D + d[None, :], (until2 * a.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # a . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1445,14 +1416,12 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2,
-    matrix1, scaled2_p, matrix3, matrix4, write2_out, dv_out, w_sums, w_rests, scaled3_p,
-    scaled4_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, scaled2_p,
+    matrix3, matrix4, write2_out, dv_out, w_sums, w_rests, scaled3_p, scaled4_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1473,8 +1442,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1511,30 +1480,30 @@ def backward_sweep_1(
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled2_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_dS, input_precision="tf32x3"
             )  # scaled2 dS
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled3 = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after_slice = tl.dot(
                 do.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled3^T do
             scaled4_slice = tl.load(
-                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after = dS_after + (dS_after_slice,)
             scaled4 = scaled4 + (scaled4_slice,)
@@ -1577,8 +1546,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1590,14 +1559,13 @@ def backward_sweep_1(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests,
-    w_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    dk_out, db_out, S_checkpoints, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g,
-    dq_out, da_out,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests, w_extents,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, dk_out, db_out, S_checkpoints,
+    b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out, da_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1627,8 +1595,8 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1644,8 +1612,7 @@ def backward_read_1(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
@@ -1653,8 +1620,7 @@ def backward_read_1(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -1672,9 +1638,8 @@ def backward_read_1(
         else 0
     )
     decayed = decayed_sum(
-        reads, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        SMALL_RANGE, EXACT, DT,
+        reads, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
+        w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1685,21 +1650,21 @@ def backward_read_1(
     reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed2 = decayed_sum(
-        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
         again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
-            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1712,8 +1677,8 @@ def backward_read_1(
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads3 = v_do
     decayed3 = decayed_sum(
-        reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+        reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1722,9 +1687,8 @@ def backward_read_1(
     v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
     reads4 = v_write2
     decayed4 = decayed_sum(
-        reads4, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        SMALL_RANGE, EXACT, DT,
+        reads4, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
+        w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1738,15 +1702,15 @@ def backward_read_1(
     db2 = db  # (46) db
     tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :])  # (46) db
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     reads5 = do_write1
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed5 = decayed_sum(
-        reads5, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+        reads5, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d,
+        d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1755,8 +1719,8 @@ def backward_read_1(
     reads6 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed6 = decayed_sum(
-        reads6, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+        reads6, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1768,9 +1732,8 @@ def backward_read_1(
     write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     reads7 = write2_write1
     decayed7 = decayed_sum(
-        reads7, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-        SMALL_RANGE, EXACT, DT,
+        reads7, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1778,9 +1741,8 @@ def backward_read_1(
     write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
     reads8 = write2_v
     decayed8 = decayed_sum(
-        reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-        SMALL_RANGE, EXACT, DT,
+        reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
+        w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1798,14 +1760,13 @@ def backward_read_1(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_slow(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests,
-    w_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    dk_out, db_out, S_checkpoints, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g,
-    dq_out, da_out,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests, w_extents,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, dk_out, db_out, S_checkpoints,
+    b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out, da_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1850,12 +1811,12 @@ def backward_read_1_slow(
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write2 = tl.load(
-                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write1_write2 = tl.dot(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
@@ -1869,8 +1830,8 @@ def backward_read_1_slow(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 w_n_before = (
                     over_block(
@@ -1878,32 +1839,29 @@ def backward_read_1_slow(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    reads, a.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1918,22 +1876,21 @@ def backward_read_1_slow(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 decayed2 = decayed_sum(
-                    reads2, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                    reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
                     again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 w_a_end = over_block(
-                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
-                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -1948,9 +1905,8 @@ def backward_read_1_slow(
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 reads3 = v_do
                 decayed3 = decayed_sum(
-                    reads3, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                    reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1959,9 +1915,8 @@ def backward_read_1_slow(
                 v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
                 reads4 = v_write2
                 decayed4 = decayed_sum(
-                    reads4, a.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads4, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1988,9 +1943,8 @@ def backward_read_1_slow(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 decayed5 = decayed_sum(
-                    reads5, b_.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                    reads5, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2001,9 +1955,8 @@ def backward_read_1_slow(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 decayed6 = decayed_sum(
-                    reads6, k.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                    reads6, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2017,9 +1970,8 @@ def backward_read_1_slow(
                 )  # write2 write1^T
                 reads7 = write2_write1
                 decayed7 = decayed_sum(
-                    reads7, b_.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    reads7, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2027,9 +1979,8 @@ def backward_read_1_slow(
                 write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
                 reads8 = write2_v
                 decayed8 = decayed_sum(
-                    reads8, k.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2050,15 +2001,14 @@ def backward_read_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_checkpoints, dS_checkpoints, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g,
-    v_p, v_b, v_t, v_h, v_g, write2_p, write2_b, write2_t, write2_h, write2_g,
-    a_p, a_b, a_t, a_h, a_g, w_extents, b__p, b__b, b__t, b__h, b__g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
+    S_checkpoints, dS_checkpoints, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_extents,
+    b__p, b__b, b__t, b__h, b__g, write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g, S__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2088,25 +2038,25 @@ def backward_unroll_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
-            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
     )
     kept = span(w_a_end, w_n_end, 0.0, 0)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2121,8 +2071,7 @@ def backward_unroll_1(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
@@ -2130,8 +2079,7 @@ def backward_unroll_1(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -2149,9 +2097,9 @@ def backward_unroll_1(
         else 0
     )
     decayed = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2167,8 +2115,8 @@ def backward_unroll_1(
     write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed2 = decayed_sum(
-        write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d,
+        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2176,23 +2124,23 @@ def backward_unroll_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
     decayed3 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_large_range(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
-            a.to(tl.float32), large_range_from, C,
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32),
+            large_range_from, C,
         )
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since = span(w_a, w_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     decayed4 = decayed_sum(
-        v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2200,16 +2148,16 @@ def backward_unroll_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     decayed5 = decayed_sum(
-        do_write1, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        do_write1, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d,
+        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     decayed6 = decayed_sum(
-        do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2226,18 +2174,18 @@ def backward_unroll_1(
     sums = summed(known, C, False, True, DT)  # [i <= j] w
     write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
     decayed7 = decayed_sum(
-        (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     decayed8 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), b_.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), b_.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2252,22 +2200,21 @@ def backward_unroll_1(
     known3 = (k.to(tl.float32) * since3 * v_dS) + (b_.to(tl.float32) * since3 * write1_dS)
     sums3 = summed(known3, C, True, False, DT)  # [i > j] w
     tl.store(
-        S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((kept * S_dS)[None, :] + sums + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
+        S__out + step * D + i[:, None] * (H * D) + d[None, :], ((kept * S_dS)[None, :] + sums + sums2 + sums3),
+        mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_slow(
-    S_checkpoints, dS_checkpoints, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g,
-    v_p, v_b, v_t, v_h, v_g, write2_p, write2_b, write2_t, write2_h, write2_g,
-    a_p, a_b, a_t, a_h, a_g, w_extents, b__p, b__b, b__t, b__h, b__g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
+    S_checkpoints, dS_checkpoints, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_extents,
+    b__p, b__b, b__t, b__h, b__g, write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g, S__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2308,13 +2255,13 @@ def backward_unroll_1_slow(
             if not has_small_range(extent, DT):
                 large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 w_a_end = over_block(
-                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
-                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2336,8 +2283,8 @@ def backward_unroll_1_slow(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
                 write2 = tl.load(
-                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
                 a = tl.load(
@@ -2348,8 +2295,8 @@ def backward_unroll_1_slow(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 w_n_before = (
                     over_block(
@@ -2357,47 +2304,44 @@ def backward_unroll_1_slow(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_large_range(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
-                        a.to(tl.float32), large_range_from, C,
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32),
+                        large_range_from, C,
                     )
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 b_ = tl.load(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2407,9 +2351,8 @@ def backward_unroll_1_slow(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 decayed2 = decayed_sum(
-                    write1_do, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+                    w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2419,25 +2362,23 @@ def backward_unroll_1_slow(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
                 )  # (write1) (write2)^T
                 decayed3 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
-                    a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
-                    False, SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok,
+                    last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_large_range(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
-                        a.to(tl.float32), large_range_from, C,
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32),
+                        large_range_from, C,
                     )
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since = span(w_a, w_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 decayed4 = decayed_sum(
-                    v_do, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2445,18 +2386,16 @@ def backward_unroll_1_slow(
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
                 decayed5 = decayed_sum(
-                    do_write1, b_.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    do_write1, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+                    w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 decayed6 = decayed_sum(
-                    do_v, k.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2473,10 +2412,9 @@ def backward_unroll_1_slow(
                 sums = summed(known, C, False, True, DT)  # [i <= j] w
                 write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
                 decayed7 = decayed_sum(
-                    (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-                    SMALL_RANGE, EXACT, DT,
+                    (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2485,10 +2423,9 @@ def backward_unroll_1_slow(
                     write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
                 )  # (write2) (write1)^T
                 decayed8 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1),
-                    b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
-                    False, SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), b_.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok,
+                    last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2508,8 +2445,7 @@ def backward_unroll_1_slow(
                 sums3 = summed(known3, C, True, False, DT)  # [i > j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((kept * S_dS)[None, :] + sums + sums2 + sums3),
-                    mask=i_new[:, None] & d_ok[None, :],
+                    ((kept * S_dS)[None, :] + sums + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
                 )  # S
 
 
@@ -2546,41 +2482,37 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled4 = some.new_empty((B, H, T, D))
     launch(
         backward_prologue_1, (layout.programs,),
-        b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
-        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
+        b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H), a, *strides(a, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
-        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
+        b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H), a, *strides(a, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         sweep = config.sweep(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
+            E, config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2, matrix3,
-            matrix4, None, None, w_sums, w_rests, scaled3, scaled4,
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2, matrix3, matrix4, None, None,
+            w_sums, w_rests, scaled3, scaled4,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2606,13 +2538,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2,
-        matrix3, matrix4, write2, dv, w_sums, w_rests, scaled3, scaled4,
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2, matrix3, matrix4,
+        write2, dv, w_sums, w_rests, scaled3, scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = None
     if needs & {"a", "b", "k", "q", "w"}:
@@ -2622,25 +2553,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         da = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
-            w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk,
-            db, S_checkpoints, b_, *strides(b_, H), k, *strides(k, H), dq, da,
+            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H), w_sums, w_rests,
+            w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk, db, S_checkpoints,
+            b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
+            maxnreg=config.most,
         )
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
-            w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk,
-            db, S_checkpoints, b_, *strides(b_, H), k, *strides(k, H), dq, da,
+            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H), w_sums, w_rests,
+            w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk, db, S_checkpoints,
+            b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
+            maxnreg=config.most,
         )
     gradients, initial = {}, {}
     if needs & {"w"}:
@@ -2648,24 +2579,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, dS_checkpoints, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
-            write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H),
-            write1, *strides(write1, H), do, *strides(do, H), q, *strides(q, H), S_,
+            write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H), write1, *strides(write1, H),
+            do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, dS_checkpoints, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
-            write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H),
-            write1, *strides(write1, H), do, *strides(do, H), q, *strides(q, H), S_,
+            write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H), write1, *strides(write1, H),
+            do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         S_state_adjoint = S_
     S_ = dS_checkpoints = w_extents = w_rests = w_sums = write2 = None
@@ -2712,9 +2641,8 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, a_at, b_at, v_at, w_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    a_stride0, a_stride1, a_stride2, b_stride0, b_stride1, b_stride2,
+    q_at, k_at, a_at, b_at, v_at, w_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, a_stride0, a_stride1, a_stride2, b_stride0, b_stride1, b_stride2,
     v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, a_group, b_group, v_group, w_group,
@@ -2786,10 +2714,8 @@ def steps_kernel(
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     a_stride0, a_stride1, a_stride2, a_stride3, b_stride0, b_stride1, b_stride2, b_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, w_stride0, w_stride1, w_stride2, w_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, a_group, b_group, v_group, w_group, steps,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, a_group, b_group, v_group, w_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
@@ -2886,9 +2812,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="dplr",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("a", "input", ("d",)), Argument("b", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("a", "input", ("d",)),
+        Argument("b", "input", ("d",)), Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -2896,9 +2821,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"747e42a85b": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"747e42a85b": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -2913,8 +2837,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "a", "b", "v", "w"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "a", "b", "v", "w"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2923,9 +2847,8 @@ OP = Op(
 
 @OP.named
 def dplr(
-    q: torch.Tensor, k: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v: torch.Tensor,
-    log_w: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    q: torch.Tensor, k: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v: torch.Tensor, log_w: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
     context_parallel: object = None, recompute: str = "auto", precision: str = "default",
     state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -2982,17 +2905,16 @@ def dplr(
     """
     return OP(
         {"q": q, "k": k, "a": a, "b": b, "v": v, "w": log_w}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def dplr_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
-    v: torch.Tensor, log_w: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v: torch.Tensor,
+    log_w: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of dplr, for generation: one launch, no gradient.
 

@@ -165,8 +165,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -257,9 +257,8 @@ def torch_forward(given, states, constants, packed=None):
         _forward_sweep_1,
         (
             log_g, (1e-06 + t6).rsqrt()[..., None] * beta2[..., None] * b,
-            (1e-06 + t9).rsqrt()[..., None] * a * beta1[..., None],
-            (-t12[..., None] * g[..., None] * b + t16), -t17[..., None] * a * g[..., None], v1,
-            (v2 + t20), q,
+            (1e-06 + t9).rsqrt()[..., None] * a * beta1[..., None], (-t12[..., None] * g[..., None] * b + t16),
+            -t17[..., None] * a * g[..., None], v1, (v2 + t20), q,
         ),
         (S_first,), lead, 1, CHUNK,
     )
@@ -536,8 +535,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (78) p1: dS_t^+^T b_t + (q_t^T b_t) do_t
     p2, p1, dS_C, dS_first = in_segments(
         _backward_sweep_2,
-        (log_g, q, do, b, -t18.reciprocal()[..., None] * beta2[..., None] * b, do * t19[..., None], t22, a),
-        (dS_last,), lead, -1, CHUNK,
+        (log_g, q, do, b, -t18.reciprocal()[..., None] * beta2[..., None] * b, do * t19[..., None], t22, a), (dS_last,),
+        lead, -1, CHUNK,
     )
     t26 = t18.reciprocal()
     t27 = -t26[..., None] * beta2[..., None] * b
@@ -562,8 +561,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # paired_S: g_t <S_{t-1}, dS_t'>
     (paired_S,) = from_boundaries(
         _backward_state_adjoint_5,
-        (t34 * beta1, w1, p1, b, a, log_g, -t26 * beta2, -t41 * beta1 * g, p2, t32 * beta2, w2, q, do, g),
-        (S_0, dS_C), lead, CHUNK,
+        (t34 * beta1, w1, p1, b, a, log_g, -t26 * beta2, -t41 * beta1 * g, p2, t32 * beta2, w2, q, do, g), (S_0, dS_C),
+        lead, CHUNK,
     )
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
@@ -664,10 +663,9 @@ def torch_forward_states(given, states, constants, exchange):
     map_3 = map_of_segment(
         _forward_states_1_chunks, _forward_states_1_composed,
         (
-            v1, log_g, (1e-06 + t7).rsqrt()[..., None] * a * beta1[..., None],
-            -t10[..., None] * a * g[..., None],
-            (1e-06 + t13).rsqrt()[..., None] * beta2[..., None] * b,
-            (-t16[..., None] * g[..., None] * b + t18), (v2 + t20),
+            v1, log_g, (1e-06 + t7).rsqrt()[..., None] * a * beta1[..., None], -t10[..., None] * a * g[..., None],
+            (1e-06 + t13).rsqrt()[..., None] * beta2[..., None] * b, (-t16[..., None] * g[..., None] * b + t18),
+            (v2 + t20),
         ),
         lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
@@ -755,9 +753,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     beta2 = steps_first(given["beta2"], dtype)
     t17 = -(1e-06 + t15).reciprocal()[..., None] * beta2[..., None] * b
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed,
-        (do * t8[..., None], log_g, t14, b, t17, a, do, q), lead, -1, CHUNK, dtype, device, size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (do * t8[..., None], log_g, t14, b, t17, a, do, q),
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -768,12 +765,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    matrix1, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, b__by_head, matrix2,
-    q1_p, q1_b, q1_t, q1_h, q1_g,
+    matrix1, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, b__by_head, matrix2, q1_p, q1_b, q1_t, q1_h, q1_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -820,14 +815,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
-    g_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q1_p, q1_b, q1_t, q1_h, q1_g, matrix2,
-    write1_out, o1_out, b__by_head,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests,
+    v_p, v_b, v_t, v_h, v_g, matrix1, q1_p, q1_b, q1_t, q1_h, q1_g, matrix2, write1_out, o1_out, b__by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -856,8 +849,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -899,8 +892,8 @@ def forward_sweep_1(
             )
             k_S = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), k_S, input_precision="tf32x3")  # k S
             q1 = tl.load(
-                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             q1_S = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), q1_S, input_precision="tf32x3")  # q1 S
             k = k + (k_slice,)
@@ -943,8 +936,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -999,30 +992,28 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
         matrix1, g_sums, g_rests, k, *strides(k, H), b__by_head, matrix2, q1, *strides(q1, H),
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
             E, config.padded(D) * k.element_size(),
-            g_sums.element_size() + b__by_head.element_size() + config.chunk * matrix1.element_size(),
-            v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
+            g_sums.element_size() + b__by_head.element_size() + config.chunk * matrix1.element_size(), v.element_size(),
+            elements=True, programs=config.crowd(config.padded(D)),
         )
         tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1, q1, *strides(q1, H),
-                matrix2, None, None, b__by_head,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, k, *strides(k, H),
+                g_sums, g_rests, v, *strides(v, H), matrix1, q1, *strides(q1, H), matrix2, None, None, b__by_head,
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -1043,18 +1034,16 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
         E, config.padded(D) * (k.element_size() + q1.element_size()),
         g_sums.element_size()
         + b__by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(),
-        elements=True,
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(), elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests,
-        v, *strides(v, H), matrix1, q1, *strides(q1, H), matrix2, write1, o1, b__by_head,
+        S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1,
+        q1, *strides(q1, H), matrix2, write1, o1, b__by_head,
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     g_rests = matrix1 = matrix2 = None
     saved = {}
@@ -1074,13 +1063,12 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix2, g_sums, g_rests, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1,
-    b__by_head, matrix3, do1_p, do1_b, do1_t, do1_h, do1_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
+    matrix2, g_sums, g_rests, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1, b__by_head, matrix3,
+    do1_p, do1_b, do1_t, do1_h, do1_g, write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1150,15 +1138,13 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests,
-    do1_p, do1_b, do1_t, do1_h, do1_g, matrix2, matrix1, b__by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, do1_p, do1_b, do1_t, do1_h, do1_g, matrix2,
+    matrix1, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out,
     q1_p, q1_b, q1_t, q1_h, q1_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1179,8 +1165,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1261,8 +1247,8 @@ def backward_sweep_1(
                 (-(until * b_)[None, :] * write).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
             )  # ... + -k^T diag(b . until) write
             q1 = tl.load(
-                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after2 = tl.dot(
                 (until[None, :] * do1_each.to(tl.float32)).to(DT), q1.to(DT), dS_after, input_precision="tf32x3"
@@ -1275,8 +1261,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1287,13 +1273,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix4, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, b__by_head, k_p, k_b, k_t, k_h, k_g,
-    own2_out, own1_out,
+    matrix4, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    b__by_head, k_p, k_b, k_t, k_h, k_g, own2_out, own1_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1349,14 +1334,12 @@ def backward_prologue_2(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, b__by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4,
-    q1_p, q1_b, q1_t, q1_h, q1_g, matrix3, dk_1_out, do1_p, do1_b, do1_t, do1_h, do1_g,
-    dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4, q1_p, q1_b, q1_t, q1_h, q1_g,
+    matrix3, dk_1_out, do1_p, do1_b, do1_t, do1_h, do1_g, dv_p, dv_b, dv_t, dv_h, dv_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1377,8 +1360,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1432,15 +1415,15 @@ def backward_sweep_2(
             if not EXACT:
                 write1_dS = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dS)
             do1 = tl.load(
-                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 (until[None, :] * q1_each.to(tl.float32)).to(DT), do1.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + q1^T diag(until) do1
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after2 = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), dS_after, input_precision="tf32x3"
@@ -1476,15 +1459,14 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    S_first, S_last, q1_p, q1_b, q1_t, q1_h, q1_g, g_sums, g_rests,
-    do1_p, do1_b, do1_t, do1_h, do1_g, k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g,
-    S_in_late__out, S_in_early__out, matrix3, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g,
-    dk_out, dq1_out, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    S_first, S_last, q1_p, q1_b, q1_t, q1_h, q1_g, g_sums, g_rests, do1_p, do1_b, do1_t, do1_h, do1_g,
+    k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_in_late__out, S_in_early__out, matrix3, matrix4,
+    dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out, dq1_out, b__by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1505,8 +1487,8 @@ def backward_sweep_3(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1560,16 +1542,16 @@ def backward_sweep_3(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do1 = tl.load(
-                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             do1_S = tl.dot(rounded.to(DT), tl.trans(do1.to(DT)), do1_S, input_precision="tf32x3")  # do1 S^T
             if not EXACT:
                 do1_S = tl.dot(rest.to(DT), tl.trans(do1.to(DT)), do1_S)
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dv_S = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             if not EXACT:
@@ -1579,8 +1561,8 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             S_after = tl.dot(
-                ((until * b_)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
-                (kept * S[n_e]), input_precision="tf32x3",
+                ((until * b_)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), (kept * S[n_e]),
+                input_precision="tf32x3",
             )  # ... + k^T diag(b . until) write1
             S_slice2 = S_after  # kept S + k^T diag(b . until) write1
             S_next = S_next + (S_slice2,)
@@ -1619,8 +1601,8 @@ def backward_sweep_3(
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-read) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], ((-read) + dk_1_each.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
@@ -1667,13 +1649,13 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix2, g_sums, g_rests, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head,
-        matrix3, do1, *strides(do1, H), write1, *strides(write1, H), own1,
+        matrix2, g_sums, g_rests, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head, matrix3,
+        do1, *strides(do1, H), write1, *strides(write1, H), own1,
         *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q1.element_size() + k.element_size()) + config.padded(E) * (do1.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -1682,18 +1664,16 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             E, config.padded(D) * (k.element_size() + q1.element_size()),
             g_sums.element_size()
             + b__by_head.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do1.element_size(),
-            elements=True,
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do1.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2, matrix1,
-            b__by_head, write1, *strides(write1, H), None, None, q1, *strides(q1, H),
+            None, dS_ends, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2, matrix1, b__by_head,
+            write1, *strides(write1, H), None, None, q1, *strides(q1, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1712,31 +1692,30 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
         E, config.padded(D) * (k.element_size() + q1.element_size()),
         g_sums.element_size()
         + b__by_head.element_size()
-        + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        do1.element_size() + write1.element_size(), elements=True,
+        + config.chunk * (matrix2.element_size() + matrix1.element_size()), do1.element_size() + write1.element_size(),
+        elements=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2,
-        matrix1, b__by_head, write1, *strides(write1, H), dv, db_0, q1, *strides(q1, H),
+        dS_starts, dS_last, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2, matrix1, b__by_head,
+        write1, *strides(write1, H), dv, db_0, q1, *strides(q1, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"g", "k", "q1"}:
         matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_2, (config.queues(layout.programs),),
-            matrix4, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), b__by_head,
-            k, *strides(k, H), own2, own1,
+            matrix4, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), b__by_head, k, *strides(k, H), own2,
+            own1,
             *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"g", "k", "q1"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1747,19 +1726,17 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             D, config.padded(E) * (write1.element_size() + do1.element_size() + dv.element_size()),
             g_sums.element_size()
             + b__by_head.element_size()
-            + config.chunk * (matrix4.element_size() + matrix3.element_size()),
-            k.element_size() + q1.element_size(), elements=True,
+            + config.chunk * (matrix4.element_size() + matrix3.element_size()), k.element_size() + q1.element_size(),
+            elements=True,
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dS_starts, k, *strides(k, H), g_sums, g_rests, b__by_head, write1, *strides(write1, H),
-            S_out_late_, matrix4, q1, *strides(q1, H), matrix3, dk_1, do1, *strides(do1, H),
-            dv, *strides(dv, H),
+            dS_starts, k, *strides(k, H), g_sums, g_rests, b__by_head, write1, *strides(write1, H), S_out_late_, matrix4,
+            q1, *strides(q1, H), matrix3, dk_1, do1, *strides(do1, H), dv, *strides(dv, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"g", "k", "q1"}:
         dk = dk_1  # in place
@@ -1798,14 +1775,13 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
         ):
             launch(
                 backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                S_starts, S_last if keeps else None, q1, *strides(q1, H), g_sums, g_rests,
-                do1, *strides(do1, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
-                matrix3, matrix4, dk_1, *strides(dk_1, H), dk, dq1, b__by_head, write1, *strides(write1, H),
+                S_starts, S_last if keeps else None, q1, *strides(q1, H), g_sums, g_rests, do1, *strides(do1, H),
+                k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_, matrix3, matrix4, dk_1, *strides(dk_1, H), dk,
+                dq1, b__by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     b__by_head = dk_1 = matrix3 = matrix4 = None
     if needs & {"g"}:
@@ -1814,8 +1790,8 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     gradients, initial = {}, {}
     if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
         S_state_adjoint = boundary_sums(
-            g_sums, g_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_,
-            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
+            g_sums, g_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_, in_late=S_in_late_,
+            in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
     if "k" in needs:
@@ -1841,12 +1817,10 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
 def substep_streams_per_step(
     a_p, a_b, a_t, a_h, a_g, b__p, b__b, b__t, b__h, b__g, v1_p, v1_b, v1_t, v1_h, v1_g,
     v2_p, v2_b, v2_t, v2_h, v2_g, beta1_p, beta1_b, beta1_t, beta1_h, beta1_g,
-    beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, g_p, g_b, g_t, g_h, g_g,
-    q_p, q_b, q_t, q_h, q_g, k_0_out, k_1_out, v_0_out, v_1_out, b_0_out, b_1_out, g_0_out,
-    g_1_out, q1_0_out, q1_1_out,
+    beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, g_p, g_b, g_t, g_h, g_g, q_p, q_b, q_t, q_h, q_g, k_0_out, k_1_out,
+    v_0_out, v_1_out, b_0_out, b_1_out, g_0_out, g_1_out, q1_0_out, q1_1_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1860,20 +1834,20 @@ def substep_streams_per_step(
     e_ = tl.arange(0, block_e)
     e_ok = e_ < E
     a = tl.load(
-        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     b_ = tl.load(
-        b__p + h // b__g * b__h + (b * b__b + step * b__t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        b__p + h // b__g * b__h + (b * b__b + step * b__t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     v1 = tl.load(
-        v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e_[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e_[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     v2 = tl.load(
-        v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e_[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e_[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     beta1 = tl.load(beta1_p + h // beta1_g * beta1_h + b * beta1_b + step * beta1_t, mask=i_ok, other=0.0).to(
         tl.float32
@@ -1883,20 +1857,20 @@ def substep_streams_per_step(
     )
     g = tl.load(g_p + h // g_g * g_h + b * g_b + step * g_t, mask=i_ok, other=0.0).to(tl.float32)
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(a * a, axis=1)
     t2 = 1e-06 + t1
     t3 = tl.sum(b_ * b_, axis=1)
     t4 = 1e-06 + t3
     tl.store(
-        k_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * D + d[None, :],
-        (1.0 / tl.sqrt(t2))[:, None] * a, mask=i_ok[:, None] & d_ok[None, :],
+        k_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * D + d[None, :], (1.0 / tl.sqrt(t2))[:, None] * a,
+        mask=i_ok[:, None] & d_ok[None, :],
     )
     tl.store(
-        k_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * D + d[None, :],
-        (1.0 / tl.sqrt(t4))[:, None] * b_, mask=i_ok[:, None] & d_ok[None, :],
+        k_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * D + d[None, :], (1.0 / tl.sqrt(t4))[:, None] * b_,
+        mask=i_ok[:, None] & d_ok[None, :],
     )
     tl.store(
         v_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e_[None, :], v1, mask=i_ok[:, None] & e_ok[None, :]
@@ -1954,8 +1928,8 @@ def substep_o1_per_step(
     e = tl.arange(0, block_e)
     e_ok = e < E
     do = tl.load(
-        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     tl.store(
         do1_spaced_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e[None, :], 0.0,
@@ -1969,16 +1943,14 @@ def substep_o1_per_step(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_gradients_per_step(
-    dq1_1_p, dq1_1_b, dq1_1_t, dq1_1_h, dq1_1_g, a_p, a_b, a_t, a_h, a_g,
-    dk_0_p, dk_0_b, dk_0_t, dk_0_h, dk_0_g, b__p, b__b, b__t, b__h, b__g,
-    dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
+    dq1_1_p, dq1_1_b, dq1_1_t, dq1_1_h, dq1_1_g, a_p, a_b, a_t, a_h, a_g, dk_0_p, dk_0_b, dk_0_t, dk_0_h, dk_0_g,
+    b__p, b__b, b__t, b__h, b__g, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
     dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, db_0_p, db_0_b, db_0_t, db_0_h, db_0_g,
-    db_1_p, db_1_b, db_1_t, db_1_h, db_1_g, dg_0_p, dg_0_b, dg_0_t, dg_0_h, dg_0_g,
-    gradient_of_q_out, gradient_of_a__out, gradient_of_b__out, gradient_of_v1_out,
-    gradient_of_v2_out, gradient_of_beta1_out, gradient_of_beta2_out, gradient_of_g__out,
+    db_1_p, db_1_b, db_1_t, db_1_h, db_1_g, dg_0_p, dg_0_b, dg_0_t, dg_0_h, dg_0_g, gradient_of_q_out,
+    gradient_of_a__out, gradient_of_b__out, gradient_of_v1_out, gradient_of_v2_out, gradient_of_beta1_out,
+    gradient_of_beta2_out, gradient_of_g__out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1998,8 +1970,8 @@ def substep_gradients_per_step(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     a = tl.load(
-        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dk_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dk_0_p is not None:
@@ -2008,8 +1980,8 @@ def substep_gradients_per_step(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     b_ = tl.load(
-        b__p + h // b__g * b__h + (b * b__b + step * b__t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        b__p + h // b__g * b__h + (b * b__b + step * b__t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dk_1 = tl.zeros([ROWS, block_d], tl.float32)
     if dk_1_p is not None:
@@ -2050,13 +2022,13 @@ def substep_gradients_per_step(
         tl.store(gradient_of_q_out + at[:, None] * D + d[None, :], dq1_1, mask=i_ok[:, None] & d_ok[None, :])
     if gradient_of_a__out is not None:
         tl.store(
-            gradient_of_a__out + at[:, None] * D + d[None, :],
-            t3[:, None] * dk_0 - (t3 * t4 / t2)[:, None] * a, mask=i_ok[:, None] & d_ok[None, :],
+            gradient_of_a__out + at[:, None] * D + d[None, :], t3[:, None] * dk_0 - (t3 * t4 / t2)[:, None] * a,
+            mask=i_ok[:, None] & d_ok[None, :],
         )
     if gradient_of_b__out is not None:
         tl.store(
-            gradient_of_b__out + at[:, None] * D + d[None, :],
-            t8[:, None] * dk_1 - (t5 * t8 / t7)[:, None] * b_, mask=i_ok[:, None] & d_ok[None, :],
+            gradient_of_b__out + at[:, None] * D + d[None, :], t8[:, None] * dk_1 - (t5 * t8 / t7)[:, None] * b_,
+            mask=i_ok[:, None] & d_ok[None, :],
         )
     if gradient_of_v1_out is not None:
         tl.store(gradient_of_v1_out + at[:, None] * E + e_[None, :], dv_0, mask=i_ok[:, None] & e_ok[None, :])
@@ -2095,9 +2067,8 @@ def substep_streams(given):
     q1 = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     launch(
         substep_streams_per_step, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-        a, *strides(a, H), b_, *strides(b_, H), v1, *strides(v1, H), v2, *strides(v2, H),
-        beta1, *strides(beta1, H), beta2, *strides(beta2, H), g, *strides(g, H), q, *strides(q, H),
-        k, k, v, v, b__, b__, g_, g_, q1, q1,
+        a, *strides(a, H), b_, *strides(b_, H), v1, *strides(v1, H), v2, *strides(v2, H), beta1, *strides(beta1, H),
+        beta2, *strides(beta2, H), g, *strides(g, H), q, *strides(q, H), k, k, v, v, b__, b__, g_, g_, q1, q1,
         T, H, B * T,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
         ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
@@ -2159,8 +2130,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     wanted = frozenset(
         x
         for x, users in {
-            "S": {"S"}, "q1": {"q"}, "k": {"a", "b"}, "v": {"v1", "v2"}, "b": {"beta1", "beta2"},
-            "g": {"g"},
+            "S": {"S"}, "q1": {"q"}, "k": {"a", "b"}, "v": {"v1", "v2"}, "b": {"beta1", "beta2"}, "g": {"g"},
         }.items()
         if needs & users
     )
@@ -2175,8 +2145,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
         )
     found, initial = substep_backward(
-        substep_streams(given), states, constants, saved, incoming, final_cotangents, wanted,
-        packed_in(packed, 2), exchange=exchange,
+        substep_streams(given), states, constants, saved, incoming, final_cotangents, wanted, packed_in(packed, 2),
+        exchange=exchange,
     )
     dk_0 = of_substep(found.get("k"), 0, 2)
     dk_1 = of_substep(found.get("k"), 1, 2)
@@ -2203,9 +2173,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *((dv_1, *strides(dv_1, H)) if "v2" in needs else (None, 0, 0, 0, 1)),
         *((db_0, *strides(db_0, H)) if "beta1" in needs else (None, 0, 0, 0, 1)),
         *((db_1, *strides(db_1, H)) if "beta2" in needs else (None, 0, 0, 0, 1)),
-        *((dg_0, *strides(dg_0, H)) if "g" in needs else (None, 0, 0, 0, 1)), gradient_of_q,
-        gradient_of_a_, gradient_of_b_, gradient_of_v1, gradient_of_v2, gradient_of_beta1,
-        gradient_of_beta2, gradient_of_g_,
+        *((dg_0, *strides(dg_0, H)) if "g" in needs else (None, 0, 0, 0, 1)), gradient_of_q, gradient_of_a_,
+        gradient_of_b_, gradient_of_v1, gradient_of_v2, gradient_of_beta1, gradient_of_beta2, gradient_of_g_,
         T, H, B * T,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
         ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
@@ -2262,12 +2231,10 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, a_at, b_at, v1_at, v2_at, beta1_at, beta2_at, g_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, a_stride0, a_stride1, a_stride2,
-    b_stride0, b_stride1, b_stride2, v1_stride0, v1_stride1, v1_stride2,
-    v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
-    beta2_stride0, beta2_stride1, g_stride0, g_stride1, S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
-    heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group,
+    q_stride0, q_stride1, q_stride2, a_stride0, a_stride1, a_stride2, b_stride0, b_stride1, b_stride2,
+    v1_stride0, v1_stride1, v1_stride2, v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
+    beta2_stride0, beta2_stride1, g_stride0, g_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1, heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
@@ -2353,8 +2320,7 @@ def steps_kernel(
     b_stride0, b_stride1, b_stride2, b_stride3, v1_stride0, v1_stride1, v1_stride2, v1_stride3,
     v2_stride0, v2_stride1, v2_stride2, v2_stride3, beta1_stride0, beta1_stride1, beta1_stride2,
     beta2_stride0, beta2_stride1, beta2_stride2, g_stride0, g_stride1, g_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
@@ -2471,9 +2437,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_delta_product",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("a", "input", ("d",)),
-        Argument("b", "input", ("d",)), Argument("v1", "input", ("e",)),
-        Argument("v2", "input", ("e",)), Argument("beta1", "input", ()),
+        Argument("q", "input", ("d",)), Argument("a", "input", ("d",)), Argument("b", "input", ("d",)),
+        Argument("v1", "input", ("e",)), Argument("v2", "input", ("e",)), Argument("beta1", "input", ()),
         Argument("beta2", "input", ()), Argument("g", "decay", ()),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
@@ -2482,8 +2447,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
             saved={"9d87b2d2c3": (("B", "H", "T", "e"), "wide"), "5c4125abdb": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
@@ -2495,8 +2460,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "a", "b", "v1", "v2", "beta1", "beta2", "g"),
-            constants=(), dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "a", "b", "v1", "v2", "beta1", "beta2", "g"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2505,10 +2470,9 @@ OP = Op(
 
 @OP.named
 def gated_delta_product(
-    q: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor,
-    beta1: torch.Tensor, beta2: torch.Tensor, log_g: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    q: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor, beta1: torch.Tensor,
+    beta2: torch.Tensor, log_g: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -2578,17 +2542,17 @@ def gated_delta_product(
     return OP(
         {"q": q, "a": a, "b": b, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2, "g": log_g},
         initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        context_parallel=context_parallel, recompute=recompute, precision=precision, state_dtype=state_dtype,
+        backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_delta_product_step(
-    state: torch.Tensor | None, q: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v1: torch.Tensor,
-    v2: torch.Tensor, beta1: torch.Tensor, beta2: torch.Tensor, log_g: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor,
+    beta1: torch.Tensor, beta2: torch.Tensor, log_g: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_delta_product, for generation: one launch, no gradient.
 
@@ -2622,9 +2586,8 @@ def gated_delta_product_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "a": a, "b": b, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2, "g": log_g},
-        inplace, out, state_dtype, backend, deterministic,
+        state, {"q": q, "a": a, "b": b, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2, "g": log_g}, inplace, out,
+        state_dtype, backend, deterministic,
     )
 
 

@@ -89,8 +89,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range,
-    has_small_range, large_ranges, later_sums, over_block, reach, span,
+    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
+    large_ranges, later_sums, over_block, reach, span,
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
@@ -108,12 +108,11 @@ from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
-    triangular_inverse,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask, triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
@@ -393,8 +392,8 @@ def torch_forward_states(given, states, constants, exchange):
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
-        (k, log_g, -g * v, v * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_g, -g * v, v * beta[..., None]), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -454,8 +453,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed,
-        (v, log_g, -g * v * beta[..., None], q, do), lead, -1, CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (v, log_g, -g * v * beta[..., None], q, do), lead, -1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -466,12 +465,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1,
-    beta_by_head,
+    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -501,16 +498,14 @@ def forward_prologue_1(
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
-            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            products, v.to(tl.float32), v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a,
+            g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -521,13 +516,13 @@ def forward_prologue_1(
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . since
         g_a_end = over_block(
-            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E,
-            (last), e, e_ok, last, H * E, C, CHUNK,
+            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E, (last), e, e_ok,
+            last, H * E, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), g_rests + step * E, (last), e,
+                e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -548,12 +543,10 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1,
-    beta_by_head,
+    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -586,50 +579,48 @@ def forward_prologue_1_slow(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
-                        C, CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
-                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
+                        LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (since * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled1_p + at * E + i[:, None] * E + e[None, :], (since * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . since
                     g_a_end = over_block(
-                        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        g_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E, (last),
+                        e, e_ok, last, H * E, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                            tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), g_rests + step * E,
+                            (last), e, e_ok, last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled2_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled2_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 system = -beta[None, :] * products
@@ -642,13 +633,12 @@ def forward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
-    k_p, k_b, k_t, k_h, k_g, matrix1, write1_out, g_sums, g_rests, beta_by_head, scaled2_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p, k_p, k_b, k_t, k_h, k_g,
+    matrix1, write1_out, g_sums, g_rests, beta_by_head, scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(D, block_d)
@@ -677,8 +667,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == e_slice[None, :], 1.0, 0.0)
@@ -725,16 +715,16 @@ def forward_sweep_1(
                         + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled1_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_e].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S^T
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
-                scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled2_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
@@ -766,8 +756,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
-                        S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        S_last + (sh // H // segments * H + h) * D * E + d[:, None] * E + e[n_e][None, :], S[n_e],
+                        mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
         elif S_last is not None:
             tl.store(
@@ -798,12 +788,12 @@ def forward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_2(
-    intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    beta_by_head, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
+    intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head,
+    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -842,16 +832,14 @@ def forward_prologue_2(
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
-            reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None, g_a,
+            g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -861,12 +849,12 @@ def forward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_2_slow(
-    intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    beta_by_head, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
+    intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head,
+    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -897,8 +885,8 @@ def forward_prologue_2_slow(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
                 )
                 q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
                 reads = q_write1
@@ -913,25 +901,23 @@ def forward_prologue_2_slow(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
-                        C, CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
                         reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -946,10 +932,9 @@ def forward_sweep_2(
     S_first, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, o_out, scaled2_p, beta_by_head,
     write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -970,8 +955,8 @@ def forward_sweep_2(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -1000,8 +985,7 @@ def forward_sweep_2(
         )
         g_a = tl.where(
             (e_ok)[:, None],
-            tl.load(g_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
-            0.0,
+            tl.load(g_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0), 0.0,
         )
         g_n = (
             tl.load(g_rests + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
@@ -1031,8 +1015,8 @@ def forward_sweep_2(
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             S_after = tl.dot(
-                (beta[None, :] * scaled2_each.to(tl.float32)).to(DT), write1.to(DT),
-                (kept[:, None] * S[n_d]), input_precision="tf32x3",
+                (beta[None, :] * scaled2_each.to(tl.float32)).to(DT), write1.to(DT), (kept[:, None] * S[n_d]),
+                input_precision="tf32x3",
             )  # ... + write1^T diag(beta) scaled2
             S_slice2 = S_after  # (32) S diag(kept) + write1^T diag(beta) scaled2
             S_next = S_next + (S_slice2,)
@@ -1071,39 +1055,37 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         forward_prologue_1, (layout.programs,),
         v, *strides(v, H), g_sums, g_rests, g_extents, scaled1, scaled2, matrix1, beta_by_head,
         *layout.at_once, layout.programs,
-        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         v, *strides(v, H), g_sums, g_rests, g_extents, scaled1, scaled2, matrix1, beta_by_head,
         *layout.at_once, layout.programs,
-        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * segments, H, E, E), dtype=torch.float32)
         sweep = config.sweep(
             D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
-            config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(),
-            elements=True, programs=config.crowd(config.padded(E), slim=False),
+            config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(), elements=True,
+            programs=config.crowd(config.padded(E), slim=False),
         )
         tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(D, sweep.tile) * (ends is not None) + cdiv(E, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                None, scaled1, k, *strides(k, H), matrix1, None, g_sums, g_rests, beta_by_head, scaled2,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, None, scaled1,
+                k, *strides(k, H), matrix1, None, g_sums, g_rests, beta_by_head, scaled2,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK,
-                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -1122,57 +1104,51 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
         D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(),
-        elements=True,
+        config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(), elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, k, *strides(k, H),
-        matrix1, write1, g_sums, g_rests, beta_by_head, scaled2,
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, k, *strides(k, H), matrix1, write1, g_sums,
+        g_rests, beta_by_head, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = None
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
         forward_prologue_2, (layout.programs,),
-        intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H),
-        g_sums, g_rests, g_extents,
+        intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H), g_sums, g_rests,
+        g_extents,
         *layout.at_once, layout.programs,
-        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
-        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
-        intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H),
-        g_sums, g_rests, g_extents,
+        intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H), g_sums, g_rests,
+        g_extents,
         *layout.at_once, layout.programs,
-        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
-        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     g_extents = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     sweep = config.sweep(
-        E, config.padded(D) * (q.element_size() + write1.element_size()),
-        beta_by_head.element_size(),
+        E, config.padded(D) * (q.element_size() + write1.element_size()), beta_by_head.element_size(),
         intra1.element_size() + scaled2.element_size() + g_sums.element_size(), elements=True,
     )
     launch(
         forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, intra1, g_sums, g_rests, q, *strides(q, H), o, scaled2, beta_by_head,
-        write1, *strides(write1, H),
+        S_starts, intra1, g_sums, g_rests, q, *strides(q, H), o, scaled2, beta_by_head, write1, *strides(write1, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     g_rests = g_sums = intra1 = scaled2 = None
     saved = {"3e037f9320": write1}
@@ -1190,12 +1166,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents,
-    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents, scaled1_p, scaled3_p,
+    scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1228,37 +1203,34 @@ def backward_prologue_1(
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
-            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products, v.to(tl.float32), do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None,
+            g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
         products2 = decayed_product(
-            products2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
-            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            products2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None,
+            g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         g_a_end = over_block(
-            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E,
-            (last), e, e_ok, last, H * E, C, CHUNK,
+            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E, (last), e, e_ok,
+            last, H * E, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), g_rests + step * E, (last), e,
+                e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1292,12 +1264,11 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents,
-    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents, scaled1_p, scaled3_p,
+    scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1336,25 +1307,23 @@ def backward_prologue_1_slow(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
-                        C, CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
-                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -1362,37 +1331,37 @@ def backward_prologue_1_slow(
                     # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
                     products2 = decayed_product(
                         products2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
-                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
+                        LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     g_a_end = over_block(
-                        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        g_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E, (last),
+                        e, e_ok, last, H * E, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                            tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), g_rests + step * E,
+                            (last), e, e_ok, last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (since * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled1_p + at * E + i[:, None] * E + e[None, :], (since * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . since
                     until = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled3_p + at * E + i[:, None] * E + e[None, :],
-                        (until * do.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled3_p + at * E + i[:, None] * E + e[None, :], (until * do.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # do . until
                     tl.store(
-                        scaled2_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled2_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1409,13 +1378,12 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, q_p, q_b, q_t, q_h, q_g, matrix2, matrix1,
-    beta_by_head, dk_out, g_sums, g_rests, scaled2_p, scaled3_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, q_p, q_b, q_t, q_h, q_g, matrix2, matrix1, beta_by_head, dk_out,
+    g_sums, g_rests, scaled2_p, scaled3_p,
     T, H, chunks, starts, segments, length, blocks,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1436,8 +1404,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1473,16 +1441,16 @@ def backward_sweep_1(
                         + e[n_e][None, :], dS[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled1_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_e].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS^T
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
-                scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled2_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
@@ -1502,12 +1470,12 @@ def backward_sweep_1(
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dS_after = tl.dot(
-                (-beta[None, :] * write).to(DT), scaled2[n_e].to(DT),
-                (kept[n_e][None, :] * dS[n_e]), input_precision="tf32x3",
+                (-beta[None, :] * write).to(DT), scaled2[n_e].to(DT), (kept[n_e][None, :] * dS[n_e]),
+                input_precision="tf32x3",
             )  # ... + -write^T diag(beta) scaled2
             scaled3 = tl.load(
-                scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                scaled3_p + at * E + i[:, None] * E + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after2 = tl.dot(q.to(DT), scaled3.to(DT), dS_after, input_precision="tf32x3")  # ... + q^T scaled3
             dS_slice2 = dS_after2  # (41) dS diag(kept) + q^T scaled3 - write^T diag(beta) scaled2
@@ -1518,8 +1486,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
-                        dS[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[:, None] * E + e[n_e][None, :], dS[n_e],
+                        mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
         else:
             tl.store(
@@ -1530,12 +1498,11 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_read_1(
-    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
-    scaled4_p, matrix3, beta_by_head,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled4_p, matrix3,
+    beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1567,16 +1534,14 @@ def backward_prologue_read_1(
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                CHUNK,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
-            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products, do.to(tl.float32), v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None,
+            g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -1588,20 +1553,18 @@ def backward_prologue_read_1(
         )  # do . since
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[None, :] * products),
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * products),
         mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_read_1_slow(
-    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
-    scaled4_p, matrix3, beta_by_head,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled4_p, matrix3,
+    beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1639,38 +1602,35 @@ def backward_prologue_read_1_slow(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
-                        C, CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :], other=0,
+                                g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
-                            H * E, C, CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
-                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled4_p + at * E + i[:, None] * E + e[None, :],
-                        (since * do.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
+                        scaled4_p + at * E + i[:, None] * E + e[None, :], (since * do.to(tl.float32)),
+                        mask=i_new[:, None] & e_ok[None, :],
                     )  # do . since
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 tl.store(
-                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    (beta[None, :] * products),
+                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * products),
                     mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products diag(beta)
 
@@ -1679,9 +1639,8 @@ def backward_prologue_read_1_slow(
 def backward_read_1(
     S_checkpoints, scaled4_p, matrix3, write1_p, write1_b, write1_t, write1_h, write1_g, dq_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1701,8 +1660,8 @@ def backward_read_1(
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     scaled4 = tl.load(scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     scaled4_S = tl.dot(scaled4.to(DT), S.to(DT), input_precision="tf32x3")  # scaled4 S^T
@@ -1717,14 +1676,13 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_2(
-    S_checkpoints, dS_checkpoints, g_sums, g_rests,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dk_p, dk_b, dk_t, dk_h, dk_g,
-    v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
+    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1752,21 +1710,21 @@ def backward_read_2(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # dS
     g_a_end = over_block(
-        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E,
-        (last), e, e_ok, last, H * E, C, CHUNK,
+        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E, (last), e, e_ok, last,
+        H * E, C, CHUNK,
     )
     g_n_end = (
         over_block(
-            tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+            tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), g_rests + step * E, (last), e, e_ok,
+            last, H * E, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1793,8 +1751,8 @@ def backward_read_2(
         else 0
     )
     decayed = decayed_sum(
-        reads, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
-        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        reads, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok,
+        last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -1806,8 +1764,8 @@ def backward_read_2(
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     own = diagonal(reads2, C)
     decayed2 = decayed_sum(
-        reads2, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a,
-        g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        reads2, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e,
+        e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
     decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
@@ -1822,8 +1780,7 @@ def backward_read_2(
     sums = tl.sum(
         tl.where(
             i_ok[:, None],
-            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0),
-            0.0,
+            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0), 0.0,
         ),
         axis=0,
     )  # out
@@ -1835,9 +1792,8 @@ def backward_read_2(
     reads3 = q_write1
     own2 = diagonal(reads3, C)
     decayed4 = decayed_sum(
-        reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
-        LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
+        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
     decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
     if not SMALL_RANGE:
@@ -1854,8 +1810,7 @@ def backward_read_2(
             g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
             mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
         ),
-        g_sums + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last,
-        H * E, C, CHUNK,
+        g_sums + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
     )
     g_n_before = (
         over_block(
@@ -1863,16 +1818,14 @@ def backward_read_2(
                 g_rests + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
                 mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
             ),
-            g_rests + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last,
-            H * E, C, CHUNK,
+            g_rests + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         if EXACT
         else 0
     )
     decayed6 = decayed_sum(
-        reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-        g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e, e_ok, last,
-        H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None,
+        g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
@@ -1892,8 +1845,8 @@ def backward_read_2(
     )
     dv = (beta[:, None] * read) + (-(read3 * g))  # dv
     tl.store(
-        dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-        ((beta[:, None] * read) + (-(read3 * g))), mask=i_new[:, None] & e_ok[None, :],
+        dv_out + step * E + i[:, None] * (H * E) + e[None, :], ((beta[:, None] * read) + (-(read3 * g))),
+        mask=i_new[:, None] & e_ok[None, :],
     )  # dv
     end = spans - sums
     total = end[None, :] + later_sums(
@@ -1915,14 +1868,13 @@ def backward_read_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_2_slow(
-    S_checkpoints, dS_checkpoints, g_sums, g_rests,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dk_p, dk_b, dk_t, dk_h, dk_g,
-    v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
-    beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
+    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1967,13 +1919,13 @@ def backward_read_2_slow(
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # dS
                 g_a_end = over_block(
-                    tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                    g_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                    tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E, (last), e,
+                    e_ok, last, H * E, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
-                        tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
+                        tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0), g_rests + step * E,
+                        (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -1983,8 +1935,8 @@ def backward_read_2_slow(
                     S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
                 )
                 dk = tl.load(
                     dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1996,24 +1948,21 @@ def backward_read_2_slow(
                 )
                 g_a = over_block(
                     tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                    g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
-                    CHUNK,
+                    g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                 )
                 g_n = (
                     over_block(
                         tl.load(
                             g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
-                        C, CHUNK,
+                        g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    reads, v.to(tl.float32), g_sums + step * E,
-                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
+                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -2029,9 +1978,8 @@ def backward_read_2_slow(
                 )
                 own = diagonal(reads2, C)
                 decayed2 = decayed_sum(
-                    reads2, do.to(tl.float32), g_sums + step * E,
-                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads2, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
+                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
                 decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
@@ -2053,16 +2001,15 @@ def backward_read_2_slow(
                 )  # out
                 tl.store(
                     dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-                    tl.sum(tl.where(e_ok[None, :], (read * v.to(tl.float32)), 0.0), axis=1),
-                    mask=i_new,
+                    tl.sum(tl.where(e_ok[None, :], (read * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
                 )  # dbeta
                 q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
                 reads3 = q_write1
                 own2 = diagonal(reads3, C)
                 decayed4 = decayed_sum(
                     reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
-                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS,
+                    True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
                 decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
                 if not SMALL_RANGE:
@@ -2079,8 +2026,8 @@ def backward_read_2_slow(
                         g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
                         mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
                     ),
-                    g_sums + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :],
-                    e_ok[None, :], last, H * E, C, CHUNK,
+                    g_sums + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last, H * E, C,
+                    CHUNK,
                 )
                 g_n_before = (
                     over_block(
@@ -2088,16 +2035,16 @@ def backward_read_2_slow(
                             g_rests + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
                             mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
                         ),
-                        g_rests + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :],
-                        e_ok[None, :], last, H * E, C, CHUNK,
+                        g_rests + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last, H * E,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed6 = decayed_sum(
                     reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-                    g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e,
-                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C,
+                    CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
@@ -2109,8 +2056,8 @@ def backward_read_2_slow(
                 g = (
                     tl.exp(
                         tl.load(
-                            g_p + t0 * g_t + i[:, None] * g_t + e[None, :],
-                            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                            g_p + t0 * g_t + i[:, None] * g_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                            other=0.0,
                         ).to(tl.float32)
                     )
                     if EXACT
@@ -2118,8 +2065,8 @@ def backward_read_2_slow(
                 )
                 dv = (beta[:, None] * read) + (-(read3 * g))  # dv
                 tl.store(
-                    dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                    ((beta[:, None] * read) + (-(read3 * g))), mask=i_new[:, None] & e_ok[None, :],
+                    dv_out + step * E + i[:, None] * (H * E) + e[None, :], ((beta[:, None] * read) + (-(read3 * g))),
+                    mask=i_new[:, None] & e_ok[None, :],
                 )  # dv
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -2173,42 +2120,38 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled2 = some.new_empty((B, H, T, E))
     launch(
         backward_prologue_1, (layout.programs,),
-        v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3,
-        scaled2, matrix2, matrix1, beta_by_head,
+        v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3, scaled2, matrix2, matrix1,
+        beta_by_head,
         *layout.at_once, layout.programs,
-        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3,
-        scaled2, matrix2, matrix1, beta_by_head,
+        v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3, scaled2, matrix2, matrix1,
+        beta_by_head,
         *layout.at_once, layout.programs,
-        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         sweep = config.sweep(
-            D,
-            config.padded(E) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+            D, config.padded(E) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
             q.element_size(),
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            None, dS_ends, None, scaled1, q, *strides(q, H), matrix2, matrix1, beta_by_head, None,
-            g_sums, g_rests, scaled2, scaled3,
+            None, dS_ends, None, scaled1, q, *strides(q, H), matrix2, matrix1, beta_by_head, None, g_sums, g_rests, scaled2,
+            scaled3,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2224,20 +2167,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     sweep = config.sweep(
-        D,
-        config.padded(E) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+        D, config.padded(E) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
         q.element_size(),
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-        dS_starts, dS_last, dS_checkpoints, scaled1, q, *strides(q, H), matrix2, matrix1,
-        beta_by_head, dk, g_sums, g_rests, scaled2, scaled3,
+        dS_starts, dS_last, dS_checkpoints, scaled1, q, *strides(q, H), matrix2, matrix1, beta_by_head, dk, g_sums,
+        g_rests, scaled2, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"q"}:
@@ -2245,21 +2186,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled4_blocks = some.new_empty((B, H, T, E))
         launch(
             backward_prologue_read_1, (blocks.programs,),
-            do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks,
-            matrix3_blocks, beta_by_head,
+            do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks, matrix3_blocks,
+            beta_by_head,
             *blocks.at_once, blocks.programs,
-            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
-            C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=4, num_stages=1, maxnreg=config.most,
+            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK,
+            LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=4, num_stages=1,
+            maxnreg=config.most,
         )
         launch(
             backward_prologue_read_1_slow, (cdiv(blocks.programs, GROUP),),
-            do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks,
-            matrix3_blocks, beta_by_head,
+            do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks, matrix3_blocks,
+            beta_by_head,
             *blocks.at_once, blocks.programs,
-            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=4, num_stages=1, maxnreg=config.most,
+            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK,
+            LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=4, num_stages=1,
+            maxnreg=config.most,
         )
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2267,10 +2208,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, scaled4_blocks, matrix3_blocks, write1, *strides(write1, H), dq,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1,
-            maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), CHUNK=config.chunk,
+            C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     matrix3_blocks = scaled4_blocks = None
     if needs & {"beta", "g", "v"}:
@@ -2279,25 +2219,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_state_adjoint = some.new_empty((B, T, H, E), dtype=torch.float32)
         launch(
             backward_read_2, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H),
-            dk, *strides(dk, H), v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H),
-            beta_by_head, dbeta_2, g, *strides(g, H), dv, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
+            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2, g, *strides(g, H),
+            dv, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
-            num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_read_2_slow, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H),
-            dk, *strides(dk, H), v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H),
-            beta_by_head, dbeta_2, g, *strides(g, H), dv, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
+            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2, g, *strides(g, H),
+            dv, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
     dS_checkpoints = g_extents = g_rests = g_sums = None
     gradients, initial = {}, {}
@@ -2342,11 +2280,10 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, beta_at, g_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
-    g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group, g_group,
+    q_at, k_at, v_at, beta_at, g_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, beta_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
@@ -2406,11 +2343,10 @@ def step_kernel(
 
 @triton.jit(do_not_specialize=["heads"])
 def step_rows_kernel(
-    q_at, k_at, v_at, beta_at, g_at, S_at, next_S_at, o_at, scratch_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
-    g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group, g_group,
+    q_at, k_at, v_at, beta_at, g_at, S_at, next_S_at, o_at, scratch_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, beta_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
     slots: tl.constexpr, block_row: tl.constexpr,
@@ -2491,8 +2427,7 @@ def steps_kernel(
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
     g_stride0, g_stride1, g_stride2, g_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -2584,9 +2519,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_oja_rule",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
-        Argument("g", "decay", ("e",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()), Argument("g", "decay", ("e",)),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -2594,9 +2528,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"3e037f9320": (("B", "H", "T", "d"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"3e037f9320": (("B", "H", "T", "d"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -2611,9 +2544,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "g"), constants=(),
-            dims=("d", "e"), tiled=None, shared=False, held=(("d", "e"),), smallest=1,
-            rows=RowKernel(step_rows_kernel, "d", "e", 2),
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "g"), constants=(), dims=("d", "e"), tiled=None,
+            shared=False, held=(("d", "e"),), smallest=1, rows=RowKernel(step_rows_kernel, "d", "e", 2),
         ),
     ),
     __name__,
@@ -2623,10 +2555,9 @@ OP = Op(
 @OP.named
 def gated_oja_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_g: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Oja's rule with a decay for each channel of the value: keys are corrected by what is read for a value.
 
@@ -2681,17 +2612,16 @@ def gated_oja_rule(
     """
     return OP(
         {"q": q, "k": k, "v": v, "beta": beta, "g": log_g}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_oja_rule_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    beta: torch.Tensor, log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
+    log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_oja_rule, for generation: one launch, no gradient.
 

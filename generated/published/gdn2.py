@@ -88,8 +88,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range,
-    has_small_range, large_ranges, later_sums, over_block, reach, span,
+    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
+    large_ranges, later_sums, over_block, reach, span,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -105,12 +105,11 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
-    triangular_inverse,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask, triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
@@ -355,8 +354,8 @@ def torch_forward_states(given, states, constants, exchange):
     g = log_g.exp()
     b = steps_first(given["b"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (v * w, k, log_g, -g * k * b), lead,
-        1, CHUNK, dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (v * w, k, log_g, -g * k * b), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -416,8 +415,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (k, log_g, -g * k * b, q, do), lead,
-        -1, CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (k, log_g, -g * k * b, q, do), lead, -1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -428,12 +427,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, g_extents,
-    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p, matrix1, matrix2,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, g_extents, b__p, b__b, b__t, b__h, b__g,
+    scaled1_p, scaled2_p, scaled3_p, matrix1, matrix2,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -467,16 +465,14 @@ def forward_prologue_1(
         g_n = (
             over_block(
                 tl.load(g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
-            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products, q.to(tl.float32), k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+            g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -485,9 +481,8 @@ def forward_prologue_1(
         stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
         # sum_{d} k_{j,d} (k . b)_{i,d} m_{i,j,d}
         products2 = decayed_product(
-            products2, stepwise, k.to(tl.float32), g_sums + step * D,
-            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            products2, stepwise, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n,
+            g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -501,13 +496,13 @@ def forward_prologue_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         g_a_end = over_block(
-            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), g_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -531,12 +526,11 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, g_extents,
-    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p, matrix1, matrix2,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, g_extents, b__p, b__b, b__t, b__h, b__g,
+    scaled1_p, scaled2_p, scaled3_p, matrix1, matrix2,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -577,25 +571,23 @@ def forward_prologue_1_slow(
                         tl.load(
                             g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
-                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -608,9 +600,8 @@ def forward_prologue_1_slow(
                     )  # k . b
                     # sum_{d} k_{j,d} (k . b)_{i,d} m_{i,j,d}
                     products2 = decayed_product(
-                        products2, stepwise, k.to(tl.float32), g_sums + step * D,
-                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                        products2, stepwise, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
+                        g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -621,25 +612,25 @@ def forward_prologue_1_slow(
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (k . b) . since
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     g_a_end = over_block(
-                        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        g_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), g_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 system = -products2
                 solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
@@ -655,14 +646,12 @@ def forward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
-    w_p, w_b, w_t, w_h, w_g, v_p, v_b, v_t, v_h, v_g, matrix1, scaled2_p, matrix2, write1_out,
-    o_out, g_sums, g_rests, scaled3_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p, w_p, w_b, w_t, w_h, w_g,
+    v_p, v_b, v_t, v_h, v_g, matrix1, scaled2_p, matrix2, write1_out, o_out, g_sums, g_rests, scaled3_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -691,8 +680,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -741,23 +730,23 @@ def forward_sweep_1(
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled2_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_S, input_precision="tf32x3"
             )  # scaled2 S
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled3_slice = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -806,8 +795,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -863,23 +852,21 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled3 = some.new_empty((B, H, T, D))
     launch(
         forward_prologue_1, (layout.programs,),
-        q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
-        scaled1, scaled2, scaled3, matrix1, matrix2,
+        q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, g_extents, b_, *strides(b_, H), scaled1, scaled2,
+        scaled3, matrix1, matrix2,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
-        scaled1, scaled2, scaled3, matrix1, matrix2,
+        q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, g_extents, b_, *strides(b_, H), scaled1, scaled2,
+        scaled3, matrix1, matrix2,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     g_extents = None
     if segments > 1 or exchange is not None:
@@ -887,21 +874,20 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
             E, config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-            config.chunk * matrix1.element_size(), w.element_size() + v.element_size(),
-            elements=True, programs=config.crowd(config.padded(D), slim=False),
+            config.chunk * matrix1.element_size(), w.element_size() + v.element_size(), elements=True,
+            programs=config.crowd(config.padded(D), slim=False),
         )
         tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                None, scaled1, w, *strides(w, H), v, *strides(v, H), matrix1, scaled2, matrix2, None, None,
-                g_sums, g_rests, scaled3,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, None, scaled1,
+                w, *strides(w, H), v, *strides(v, H), matrix1, scaled2, matrix2, None, None, g_sums, g_rests, scaled3,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK,
-                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -920,20 +906,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-        config.chunk * (matrix1.element_size() + matrix2.element_size()),
-        w.element_size() + v.element_size(), elements=True,
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+        config.chunk * (matrix1.element_size() + matrix2.element_size()), w.element_size() + v.element_size(),
+        elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, w, *strides(w, H),
-        v, *strides(v, H), matrix1, scaled2, matrix2, write1, o, g_sums, g_rests, scaled3,
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, w, *strides(w, H), v, *strides(v, H), matrix1,
+        scaled2, matrix2, write1, o, g_sums, g_rests, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     g_rests = g_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
@@ -948,12 +933,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_sums, g_rests, g_extents,
-    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_sums, g_rests, g_extents, b__p, b__b, b__t, b__h, b__g,
+    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -987,16 +971,14 @@ def backward_prologue_1(
         g_n = (
             over_block(
                 tl.load(g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
-            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products, k.to(tl.float32), q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+            g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -1005,21 +987,20 @@ def backward_prologue_1(
         stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
         # sum_{d} k_{i,d} (k . b)_{j,d} m_{i,j,d}
         products2 = decayed_product(
-            products2, k.to(tl.float32), stepwise, g_sums + step * D,
-            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            products2, k.to(tl.float32), stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n,
+            g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         g_a_end = over_block(
-            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), g_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1051,12 +1032,11 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_sums, g_rests, g_extents,
-    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_sums, g_rests, g_extents, b__p, b__b, b__t, b__h, b__g,
+    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1097,25 +1077,23 @@ def backward_prologue_1_slow(
                         tl.load(
                             g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
-                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -1128,34 +1106,34 @@ def backward_prologue_1_slow(
                     )  # k . b
                     # sum_{d} k_{i,d} (k . b)_{j,d} m_{i,j,d}
                     products2 = decayed_product(
-                        products2, k.to(tl.float32), stepwise, g_sums + step * D,
-                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                        products2, k.to(tl.float32), stepwise, g_sums + step * D, g_rests + step * D if EXACT else None,
+                        g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+                        DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     g_a_end = over_block(
-                        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        g_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), g_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :], (stepwise * until),
@@ -1175,14 +1153,13 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2,
-    matrix1, w_p, w_b, w_t, w_h, w_g, v_p, v_b, v_t, v_h, v_g, write2_out, dv_out, dw_out,
-    g_sums, g_rests, scaled2_p, scaled3_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
+    w_p, w_b, w_t, w_h, w_g, v_p, v_b, v_t, v_h, v_g, write2_out, dv_out, dw_out, g_sums, g_rests, scaled2_p,
+    scaled3_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1203,8 +1180,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1254,16 +1231,16 @@ def backward_sweep_1(
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
@@ -1280,19 +1257,19 @@ def backward_sweep_1(
                 write2_out + step * E + i[None, :] * (H * E) + e[:, None], write2, mask=e_ok[:, None] & i_ok[None, :]
             )
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (w_each.to(tl.float32) * write2), mask=e_ok[:, None] & i_ok[None, :],
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (w_each.to(tl.float32) * write2),
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
-                dw_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (write2 * v_each.to(tl.float32)), mask=e_ok[:, None] & i_ok[None, :],
+                dw_out + step * E + i[None, :] * (H * E) + e[:, None], (write2 * v_each.to(tl.float32)),
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # dw
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             scaled2_write2 = tl.dot(write2.to(DT), scaled2[n_d].to(DT), input_precision="tf32x3")  # scaled2^T write2
             scaled3 = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 do.to(DT), scaled3.to(DT), ((kept[n_d][None, :] * dS[n_d]) + (-scaled2_write2)),
@@ -1306,8 +1283,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1318,15 +1295,14 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_checkpoints, dS_checkpoints, g_sums, g_rests,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, b__p, b__b, b__t, b__h, b__g,
-    k_p, k_b, k_t, k_h, k_g, g_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
-    g_p, g_b, g_t, g_h, g_g, dq_out, dk_out, db_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g,
+    g_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, g_p, g_b, g_t, g_h, g_g, dq_out, dk_out,
+    db_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1355,21 +1331,21 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     g_a_end = over_block(
-        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     g_n_end = (
         over_block(
-            tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), g_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1400,8 +1376,8 @@ def backward_read_1(
         else 0
     )
     decayed = decayed_sum(
-        reads, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
-        g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        reads, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
+        H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -1413,8 +1389,8 @@ def backward_read_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     own = diagonal(reads2, C)
     decayed2 = decayed_sum(
-        reads2, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
-        g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        reads2, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
@@ -1433,8 +1409,8 @@ def backward_read_1(
     reads3 = do_write1
     own2 = diagonal(reads3, C)
     decayed4 = decayed_sum(
-        reads3, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
-        g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        reads3, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
     decayed5 = decayed4 + own2[:, None] * k.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
@@ -1451,8 +1427,7 @@ def backward_read_1(
             g_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        g_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        g_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     g_n_before = (
         over_block(
@@ -1460,16 +1435,14 @@ def backward_read_1(
                 g_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            g_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            g_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     decayed6 = decayed_sum(
-        reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
-        g_a_before, g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-        SMALL_RANGE, EXACT, DT,
+        reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a_before, g_n_before, g_a,
+        g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, d_ok, C, DT)
@@ -1491,8 +1464,8 @@ def backward_read_1(
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (46) dq
     dk = (-(b_.to(tl.float32) * read * g)) + dk_1  # dk
     tl.store(
-        dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-(b_.to(tl.float32) * read * g)) + dk_1), mask=i_new[:, None] & d_ok[None, :],
+        dk_out + step * D + i[:, None] * (H * D) + d[None, :], ((-(b_.to(tl.float32) * read * g)) + dk_1),
+        mask=i_new[:, None] & d_ok[None, :],
     )  # dk
     db = -(read * g * k.to(tl.float32))  # db
     tl.store(
@@ -1519,15 +1492,14 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_slow(
-    S_checkpoints, dS_checkpoints, g_sums, g_rests,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, b__p, b__b, b__t, b__h, b__g,
-    k_p, k_b, k_t, k_h, k_g, g_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
-    g_p, g_b, g_t, g_h, g_g, dq_out, dk_out, db_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g,
+    g_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, g_p, g_b, g_t, g_h, g_g, dq_out, dk_out,
+    db_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1574,13 +1546,13 @@ def backward_read_1_slow(
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 g_a_end = over_block(
-                    tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    g_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
-                        tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), g_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -1590,12 +1562,12 @@ def backward_read_1_slow(
                     S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write2 = tl.load(
-                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write1_write2 = tl.dot(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
@@ -1610,24 +1582,21 @@ def backward_read_1_slow(
                 stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
                 g_a = over_block(
                     tl.load(g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 g_n = (
                     over_block(
                         tl.load(
                             g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    reads, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
-                    g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    SMALL_RANGE, EXACT, DT,
+                    reads, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -1643,9 +1612,8 @@ def backward_read_1_slow(
                 )
                 own = diagonal(reads2, C)
                 decayed2 = decayed_sum(
-                    reads2, q.to(tl.float32), g_sums + step * D,
-                    g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads2, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
+                    g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
@@ -1658,8 +1626,7 @@ def backward_read_1_slow(
                 dk_1 = ((-decayed) + decayed3) + (write1_dS * since)  # (44) (write1 dS^T) . since + intra1
                 sums = tl.sum(
                     tl.where(
-                        i_ok[:, None],
-                        tl.where((i < last)[:, None], (-(write1_dS * since * k.to(tl.float32))), 0.0),
+                        i_ok[:, None], tl.where((i < last)[:, None], (-(write1_dS * since * k.to(tl.float32))), 0.0),
                         0.0,
                     ),
                     axis=0,
@@ -1668,9 +1635,8 @@ def backward_read_1_slow(
                 reads3 = do_write1
                 own2 = diagonal(reads3, C)
                 decayed4 = decayed_sum(
-                    reads3, k.to(tl.float32), g_sums + step * D,
-                    g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    reads3, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
+                    g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
                 decayed5 = decayed4 + own2[:, None] * k.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
@@ -1689,8 +1655,8 @@ def backward_read_1_slow(
                         g_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    g_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    g_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 g_n_before = (
                     over_block(
@@ -1698,16 +1664,15 @@ def backward_read_1_slow(
                             g_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        g_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        g_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed6 = decayed_sum(
-                    reads4, k.to(tl.float32), g_sums + step * D,
-                    g_rests + step * D if EXACT else None, g_a_before, g_n_before, g_a, g_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a_before,
+                    g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, d_ok, C, DT)
@@ -1719,8 +1684,8 @@ def backward_read_1_slow(
                 g = (
                     tl.exp(
                         tl.load(
-                            g_p + t0 * g_t + i[:, None] * g_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                            g_p + t0 * g_t + i[:, None] * g_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                            other=0.0,
                         ).to(tl.float32)
                     )
                     if EXACT
@@ -1732,13 +1697,13 @@ def backward_read_1_slow(
                 )  # (46) dq
                 dk = (-(b_.to(tl.float32) * read * g)) + dk_1  # dk
                 tl.store(
-                    dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((-(b_.to(tl.float32) * read * g)) + dk_1), mask=i_new[:, None] & d_ok[None, :],
+                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], ((-(b_.to(tl.float32) * read * g)) + dk_1),
+                    mask=i_new[:, None] & d_ok[None, :],
                 )  # dk
                 db = -(read * g * k.to(tl.float32))  # db
                 tl.store(
-                    db_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (-(read * g * k.to(tl.float32))), mask=i_new[:, None] & d_ok[None, :],
+                    db_out + step * D + i[:, None] * (H * D) + d[None, :], (-(read * g * k.to(tl.float32))),
+                    mask=i_new[:, None] & d_ok[None, :],
                 )  # db
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -1789,42 +1754,38 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled2 = some.new_empty((B, H, T, D))
     launch(
         backward_prologue_1, (layout.programs,),
-        k, *strides(k, H), q, *strides(q, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
-        scaled1, scaled3, scaled2, matrix2, matrix1,
+        k, *strides(k, H), q, *strides(q, H), g_sums, g_rests, g_extents, b_, *strides(b_, H), scaled1, scaled3,
+        scaled2, matrix2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        k, *strides(k, H), q, *strides(q, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
-        scaled1, scaled3, scaled2, matrix2, matrix1,
+        k, *strides(k, H), q, *strides(q, H), g_sums, g_rests, g_extents, b_, *strides(b_, H), scaled1, scaled3,
+        scaled2, matrix2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         sweep = config.sweep(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
-            elements=True,
+            E, config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, w, *strides(w, H),
-            v, *strides(v, H), None, None, None, g_sums, g_rests, scaled2, scaled3,
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, w, *strides(w, H), v, *strides(v, H), None,
+            None, None, g_sums, g_rests, scaled2, scaled3,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1842,20 +1803,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     sweep = config.sweep(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()),
         do.element_size() + w.element_size() + v.element_size(), elements=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1,
-        w, *strides(w, H), v, *strides(v, H), write2, dv, dw, g_sums, g_rests, scaled2, scaled3,
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1, w, *strides(w, H),
+        v, *strides(v, H), write2, dv, dw, g_sums, g_rests, scaled2, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"b", "g", "k", "q"}:
@@ -1865,25 +1825,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H),
-            write2, *strides(write2, H), b_, *strides(b_, H), k, *strides(k, H), g_extents,
-            do, *strides(do, H), q, *strides(q, H), g, *strides(g, H), dq, dk, db, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H), write2, *strides(write2, H),
+            b_, *strides(b_, H), k, *strides(k, H), g_extents, do, *strides(do, H), q, *strides(q, H), g, *strides(g, H),
+            dq, dk, db, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H),
-            write2, *strides(write2, H), b_, *strides(b_, H), k, *strides(k, H), g_extents,
-            do, *strides(do, H), q, *strides(q, H), g, *strides(g, H), dq, dk, db, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H), write2, *strides(write2, H),
+            b_, *strides(b_, H), k, *strides(k, H), g_extents, do, *strides(do, H), q, *strides(q, H), g, *strides(g, H),
+            dq, dk, db, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     dS_checkpoints = g_extents = g_rests = g_sums = write2 = None
     gradients, initial = {}, {}
@@ -1932,9 +1890,8 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, b_at, v_at, w_at, g_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    b_stride0, b_stride1, b_stride2, v_stride0, v_stride1, v_stride2,
+    q_at, k_at, b_at, v_at, w_at, g_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, b_stride0, b_stride1, b_stride2, v_stride0, v_stride1, v_stride2,
     w_stride0, w_stride1, w_stride2, g_stride0, g_stride1, g_stride2, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, b_group, v_group, w_group, g_group,
@@ -2007,10 +1964,8 @@ def steps_kernel(
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     b_stride0, b_stride1, b_stride2, b_stride3, v_stride0, v_stride1, v_stride2, v_stride3,
     w_stride0, w_stride1, w_stride2, w_stride3, g_stride0, g_stride1, g_stride2, g_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, b_group, v_group, w_group, g_group, steps,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, b_group, v_group, w_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
@@ -2108,9 +2063,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gdn2",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("b", "input", ("d",)), Argument("v", "input", ("e",)),
-        Argument("w", "input", ("e",)), Argument("g", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("b", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("w", "input", ("e",)), Argument("g", "decay", ("d",)),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -2118,9 +2072,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"d3b4dc6278": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"d3b4dc6278": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -2135,8 +2088,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "b", "v", "w", "g"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "b", "v", "w", "g"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2145,9 +2098,8 @@ OP = Op(
 
 @OP.named
 def gdn2(
-    q: torch.Tensor, k: torch.Tensor, b: torch.Tensor, v: torch.Tensor, w: torch.Tensor,
-    log_g: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    q: torch.Tensor, k: torch.Tensor, b: torch.Tensor, v: torch.Tensor, w: torch.Tensor, log_g: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
     context_parallel: object = None, recompute: str = "auto", precision: str = "default",
     state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -2206,17 +2158,16 @@ def gdn2(
     """
     return OP(
         {"q": q, "k": k, "b": b, "v": v, "w": w, "g": log_g}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gdn2_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, b: torch.Tensor, v: torch.Tensor,
-    w: torch.Tensor, log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, b: torch.Tensor, v: torch.Tensor, w: torch.Tensor,
+    log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gdn2, for generation: one launch, no gradient.
 

@@ -110,8 +110,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range,
-    large_ranges, lasting, over_block, reach, span, summed,
+    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range, large_ranges, lasting,
+    over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -123,8 +123,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -198,8 +198,7 @@ def torch_forward(given, states, constants, packed=None):
     t18 = torch.exp(t17)
     t19 = (t18).sum(-1)
     return (
-        {"o": from_steps(t19.reciprocal()[..., None] * y_2, lead, 1, given["q"].dtype)},
-        {"K": K_last, "V": V_last}, {},
+        {"o": from_steps(t19.reciprocal()[..., None] * y_2, lead, 1, given["q"].dtype)}, {"K": K_last, "V": V_last}, {},
     )
 
 
@@ -518,13 +517,13 @@ def torch_forward_states(given, states, constants, exchange):
     log_g = steps_first(given["g"], dtype)
     s = steps_first(given["s"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (k, log_g, s), lead, 1, LONG_CHUNK,
-        dtype, device, size_d, size_m,
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_g, s), lead, 1, LONG_CHUNK, dtype, device, size_d,
+        size_m,
     )
     v = steps_first(given["v"], dtype)
     map_6 = map_of_segment(
-        _forward_states_2_chunks, _forward_states_2_composed, (s, log_g, v), lead, 1, LONG_CHUNK,
-        dtype, device, size_e, size_m,
+        _forward_states_2_chunks, _forward_states_2_composed, (s, log_g, v), lead, 1, LONG_CHUNK, dtype, device, size_e,
+        size_m,
     )
     # what enters, of K, V
     (K_first,), (V_first,) = exchange(
@@ -671,13 +670,13 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     t25 = (do * y_2).sum(-1)
     t26 = (-(t24**-2) * t25)[..., None] + t24.reciprocal()[..., None] * y_3
     map_6 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (q, log_g, t26 * t23), lead, -1,
-        LONG_CHUNK, dtype, device, size_d, size_m,
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_g, t26 * t23), lead, -1, LONG_CHUNK, dtype,
+        device, size_d, size_m,
     )
     t28 = t24.reciprocal()
     map_9 = map_of_segment(
-        _backward_states_2_chunks, _backward_states_2_composed, (t28[..., None] * t23, log_g, do),
-        lead, -1, LONG_CHUNK, dtype, device, size_e, size_m,
+        _backward_states_2_chunks, _backward_states_2_composed, (t28[..., None] * t23, log_g, do), lead, -1, LONG_CHUNK,
+        dtype, device, size_e, size_m,
     )
     # what enters, of dK, dV
     (dK_last,), (dV_last,) = exchange(
@@ -691,12 +690,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
-    k_p, k_b, k_t, k_h, k_g, g_extents,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -728,20 +727,19 @@ def forward_prologue_1(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         g_a_end = over_block(
-            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last), m_, m__ok,
+            last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M, (last), m_,
+                m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -766,16 +764,14 @@ def forward_prologue_1(
         g_n2 = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
-            reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True,
-            SMALL_RANGE, EXACT, DT,
+            reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2,
+            m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
@@ -785,12 +781,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
-    k_p, k_b, k_t, k_h, k_g, g_extents,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -827,37 +823,35 @@ def forward_prologue_1_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     g_a_end = over_block(
-                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
+                        (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M,
+                            (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled1_p + at * M + i[:, None] * M + m_[None, :],
-                        (s.to(tl.float32) * until), mask=i_new[:, None] & m__ok[None, :],
+                        scaled1_p + at * M + i[:, None] * M + m_[None, :], (s.to(tl.float32) * until),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # s . until
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -877,25 +871,22 @@ def forward_prologue_1_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n2 = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
-                        reads, s2.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
-                        last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2, g_n2,
+                        g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
@@ -910,10 +901,9 @@ def forward_sweep_1(
     K_first, K_last, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out, scaled1_p,
     k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -934,8 +924,8 @@ def forward_sweep_1(
         K_slice = tl.zeros([block_m_, block_d], tl.float32)
         if K_first is not None:
             K_slice += tl.load(
-                K_first + sh * D * M + d_slice[None, :] * M + m_[:, None],
-                mask=d_ok_slice[None, :] & m__ok[:, None], other=0.0,
+                K_first + sh * D * M + d_slice[None, :] * M + m_[:, None], mask=d_ok_slice[None, :] & m__ok[:, None],
+                other=0.0,
             )
         K = K + (K_slice,)
         d = d + (d_slice,)
@@ -944,8 +934,8 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
-            m_, m_ < M, begin, stop, count, C, True,
+            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M, m_, m_ < M, begin,
+            stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -974,8 +964,7 @@ def forward_sweep_1(
         )
         g_a = tl.where(
             (m__ok)[:, None],
-            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0),
-            0.0,
+            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0), 0.0,
         )
         g_n = (
             tl.load(g_rests + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0)
@@ -1013,8 +1002,8 @@ def forward_sweep_1(
             if K_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        K_last + (sh // H // segments * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
-                        K[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
+                        K_last + (sh // H // segments * H + h) * D * M + d[n_d][None, :] * M + m_[:, None], K[n_d],
+                        mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
         else:
             tl.store(
@@ -1050,12 +1039,11 @@ def forward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_2(
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
-    g_extents, scaled2_p, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, g_extents,
+    scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1078,8 +1066,8 @@ def forward_prologue_2(
         m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead1 = tl.load(
-            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         # sum_{m} s_{j,m} (ahead1)_{i,m} m_{i,j,m}
@@ -1090,16 +1078,14 @@ def forward_prologue_2(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
-            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -1117,12 +1103,11 @@ def forward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_2_slow(
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
-    g_extents, scaled2_p, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, g_extents,
+    scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1161,33 +1146,31 @@ def forward_prologue_2_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled2_p + at * M + i[:, None] * M + m_[None, :],
-                        (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
+                        scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # (ahead1) . since
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1197,12 +1180,11 @@ def forward_prologue_2_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_2(
-    V_first, V_last, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums, g_rests,
-    scaled1_p,
+    V_first, V_last, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums, g_rests, scaled1_p,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1223,8 +1205,8 @@ def forward_sweep_2(
         V_slice = tl.zeros([block_e, block_m_], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * E + m__slice[None, :] * E + e[:, None],
-                mask=m__ok_slice[None, :] & e_ok[:, None], other=0.0,
+                V_first + sh * M * E + m__slice[None, :] * E + e[:, None], mask=m__ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         V = V + (V_slice,)
         m_ = m_ + (m__slice,)
@@ -1233,8 +1215,8 @@ def forward_sweep_2(
     if not YIELD:
         reached = lasting(
             g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
-            tl.arange(0, triton.next_power_of_2(M)), tl.arange(0, triton.next_power_of_2(M)) < M,
-            begin, stop, count, C, True,
+            tl.arange(0, triton.next_power_of_2(M)), tl.arange(0, triton.next_power_of_2(M)) < M, begin, stop, count, C,
+            True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1257,16 +1239,16 @@ def forward_sweep_2(
                 else tl.full([1], 0, tl.int32)
             )
             scaled2 = tl.load(
-                scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             scaled2_V = tl.dot(
                 V[n_m_].to(DT), tl.trans(scaled2.to(DT)), scaled2_V, input_precision="tf32x3"
             )  # scaled2 V
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
-                scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             V_after = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
@@ -1288,8 +1270,8 @@ def forward_sweep_2(
             if V_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        V_last + (sh // H // segments * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
-                        V[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
+                        V_last + (sh // H // segments * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None], V[n_m_],
+                        mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1300,11 +1282,9 @@ def forward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_per_step_2(
-    read1_p, read1_b, read1_t, read1_h, read1_g, read2_p, read2_b, read2_t, read2_h, read2_g,
-    o_out,
+    read1_p, read1_b, read1_t, read1_h, read1_g, read2_p, read2_b, read2_t, read2_h, read2_g, o_out,
     T, H, count,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
-    ROWS: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1355,23 +1335,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     intra1 = some.new_empty((B, H, T, M), dtype=torch.float32)
     launch(
         forward_prologue_1, (layout.programs,),
-        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
-        g_extents,
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H), g_extents,
         *layout.at_once, layout.programs,
-        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
-        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
-        g_extents,
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H), g_extents,
         *layout.at_once, layout.programs,
-        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
-        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     if segments > 1 or exchange is not None:
         K_ends = some.new_empty((B * segments, H, D, M), dtype=torch.float32)
@@ -1382,17 +1358,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             None, K_ends, intra1, g_sums, g_rests, q, *strides(q, H), None, scaled1, k, *strides(k, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             K_coming = exchange.begin(
                 (
                     map_of_all(
-                        "K", K_first, K_ends, layout, segments, True, decay=(g_sums, g_rests),
-                        axis=1, exact=config.exact,
+                        "K", K_first, K_ends, layout, segments, True, decay=(g_sums, g_rests), axis=1,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -1410,13 +1385,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        K_starts, K_last, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1,
-        k, *strides(k, H),
+        K_starts, K_last, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1, k, *strides(k, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     intra1 = None
     ahead1 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
@@ -1430,23 +1403,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled2 = some.new_empty((B, H, T, M))
     launch(
         forward_prologue_2, (layout.programs,),
-        ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
-        matrix1,
+        ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
-        ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
-        matrix1,
+        ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     ahead1 = g_extents = None
     if segments > 1 or exchange is not None:
@@ -1456,17 +1425,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, V_ends, scaled2, v, *strides(v, H), matrix1, None, g_sums, g_rests, scaled1,
             *layout.swept, segments, layout.length(segments),
-            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             V_coming = exchange.begin(
                 (
                     map_of_all(
-                        "V", V_first, V_ends, layout, segments, True, decay=(g_sums, g_rests),
-                        axis=0, exact=config.exact,
+                        "V", V_first, V_ends, layout, segments, True, decay=(g_sums, g_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -1479,17 +1447,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     read2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     V_last = some.new_empty((layout.sequences, H, M, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
-        E, config.padded(M) * (scaled2.element_size() + scaled1.element_size()),
-        config.chunk * matrix1.element_size(), v.element_size(),
+        E, config.padded(M) * (scaled2.element_size() + scaled1.element_size()), config.chunk * matrix1.element_size(),
+        v.element_size(),
     )
     launch(
         forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         V_starts, V_last, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests, scaled1,
         *layout.swept, segments, layout.length(segments),
-        M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     g_rests = g_sums = matrix1 = scaled1 = scaled2 = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1509,12 +1476,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
-    k_p, k_b, k_t, k_h, k_g, g_extents,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1546,20 +1513,19 @@ def backward_prologue_1(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         g_a_end = over_block(
-            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last), m_, m__ok,
+            last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M, (last), m_,
+                m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1584,16 +1550,14 @@ def backward_prologue_1(
         g_n2 = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
-            reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True,
-            SMALL_RANGE, EXACT, DT,
+            reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2,
+            m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
@@ -1603,12 +1567,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
-    k_p, k_b, k_t, k_h, k_g, g_extents,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1645,37 +1609,35 @@ def backward_prologue_1_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     g_a_end = over_block(
-                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
+                        (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M,
+                            (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled1_p + at * M + i[:, None] * M + m_[None, :],
-                        (s.to(tl.float32) * until), mask=i_new[:, None] & m__ok[None, :],
+                        scaled1_p + at * M + i[:, None] * M + m_[None, :], (s.to(tl.float32) * until),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # s . until
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1695,25 +1657,22 @@ def backward_prologue_1_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n2 = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
-                        reads, s2.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
-                        last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2, g_n2,
+                        g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
@@ -1725,13 +1684,12 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    K_first, K_checkpoints, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out,
-    scaled1_p, k_p, k_b, k_t, k_h, k_g,
+    K_first, K_checkpoints, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out, scaled1_p,
+    k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -1752,8 +1710,8 @@ def backward_sweep_1(
         K_slice = tl.zeros([block_m_, block_d], tl.float32)
         if K_first is not None:
             K_slice += tl.load(
-                K_first + sh * D * M + d_slice[None, :] * M + m_[:, None],
-                mask=d_ok_slice[None, :] & m__ok[:, None], other=0.0,
+                K_first + sh * D * M + d_slice[None, :] * M + m_[:, None], mask=d_ok_slice[None, :] & m__ok[:, None],
+                other=0.0,
             )
         K = K + (K_slice,)
         d = d + (d_slice,)
@@ -1815,8 +1773,7 @@ def backward_sweep_1(
         )
         g_a = tl.where(
             (m__ok)[:, None],
-            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0),
-            0.0,
+            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0), 0.0,
         )
         g_n = (
             tl.load(g_rests + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0)
@@ -1858,12 +1815,11 @@ def backward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
-    g_extents, scaled2_p, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, g_extents,
+    scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1886,8 +1842,8 @@ def backward_prologue_2(
         m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead1 = tl.load(
-            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         # sum_{m} s_{j,m} (ahead1)_{i,m} m_{i,j,m}
@@ -1898,16 +1854,14 @@ def backward_prologue_2(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
-            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -1925,12 +1879,11 @@ def backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2_slow(
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
-    g_extents, scaled2_p, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, g_extents,
+    scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1969,33 +1922,31 @@ def backward_prologue_2_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled2_p + at * M + i[:, None] * M + m_[None, :],
-                        (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
+                        scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # (ahead1) . since
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -2005,13 +1956,11 @@ def backward_prologue_2_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    V_first, V_checkpoints, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums,
-    g_rests, scaled1_p,
+    V_first, V_checkpoints, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums, g_rests, scaled1_p,
     T, H, chunks, starts, segments, length, blocks,
-    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2032,8 +1981,8 @@ def backward_sweep_2(
         V_slice = tl.zeros([block_e, block_m_], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * E + m__slice[None, :] * E + e[:, None],
-                mask=m__ok_slice[None, :] & e_ok[:, None], other=0.0,
+                V_first + sh * M * E + m__slice[None, :] * E + e[:, None], mask=m__ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         V = V + (V_slice,)
         m_ = m_ + (m__slice,)
@@ -2068,16 +2017,16 @@ def backward_sweep_2(
                         + e[:, None], V[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
             scaled2 = tl.load(
-                scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             scaled2_V = tl.dot(
                 V[n_m_].to(DT), tl.trans(scaled2.to(DT)), scaled2_V, input_precision="tf32x3"
             )  # scaled2 V
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
-                scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             V_after = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
@@ -2098,12 +2047,12 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_3(
-    intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
-    g_sums, g_rests, g_extents,
+    intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2139,16 +2088,14 @@ def backward_prologue_3(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
-            reads, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
-            g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT,
-            DT,
+            reads, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_,
+            m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -2158,12 +2105,12 @@ def backward_prologue_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_3_slow(
-    intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
-    g_sums, g_rests, g_extents,
+    intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -2208,25 +2155,22 @@ def backward_prologue_3_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
-                        reads, s.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        reads, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
+                        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -2238,13 +2182,11 @@ def backward_prologue_3_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    V_first, intra2_p, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, read3_out, scaled1_p,
-    v_p, v_b, v_t, v_h, v_g,
+    V_first, intra2_p, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, read3_out, scaled1_p, v_p, v_b, v_t, v_h, v_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of V."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -2265,8 +2207,8 @@ def backward_sweep_3(
         V_slice = tl.zeros([block_m_, block_e], tl.float32)
         if V_first is not None:
             V_slice += tl.load(
-                V_first + sh * M * E + m_[:, None] * E + e_slice[None, :],
-                mask=m__ok[:, None] & e_ok_slice[None, :], other=0.0,
+                V_first + sh * M * E + m_[:, None] * E + e_slice[None, :], mask=m__ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         V = V + (V_slice,)
         e = e + (e_slice,)
@@ -2305,8 +2247,8 @@ def backward_sweep_3(
         V_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             do_V = tl.dot(V[n_e].to(DT), tl.trans(do.to(DT)), do_V, input_precision="tf32x3")  # do V^T
             v = tl.load(
@@ -2320,8 +2262,7 @@ def backward_sweep_3(
         V = V_next
         g_a = tl.where(
             (m__ok)[:, None],
-            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0),
-            0.0,
+            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0), 0.0,
         )
         g_n = (
             tl.load(g_rests + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0)
@@ -2339,11 +2280,9 @@ def backward_sweep_3(
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_2(
     read1_p, read1_b, read1_t, read1_h, read1_g, do_p, do_b, do_t, do_h, do_g,
-    read2_p, read2_b, read2_t, read2_h, read2_g, read3_p, read3_b, read3_t, read3_h, read3_g,
-    ahead2_out,
+    read2_p, read2_b, read2_t, read2_h, read2_g, read3_p, read3_b, read3_t, read3_h, read3_g, ahead2_out,
     T, H, count,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
-    ROWS: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2361,8 +2300,8 @@ def backward_per_step_2(
         mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     do = tl.load(
-        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     read2 = tl.load(
         read2_p + h // read2_g * read2_h + (b * read2_b + step * read2_t)[:, None] + e[None, :],
@@ -2385,12 +2324,12 @@ def backward_per_step_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_4(
-    scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p,
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_extents,
+    scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p, k_p, k_b, k_t, k_h, k_g,
+    q_p, q_b, q_t, q_h, q_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2421,16 +2360,15 @@ def backward_prologue_4(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         until = span(g_a, g_n, 0.0, 0)
         ahead2 = tl.load(
-            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         tl.store(
             scaled3_p + at * M + i[:, None] * M + m_[None, :], (until * ahead2.to(tl.float32)),
@@ -2444,8 +2382,8 @@ def backward_prologue_4(
         m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead22 = tl.load(
-            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         g_a2 = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
@@ -2454,16 +2392,14 @@ def backward_prologue_4(
         g_n2 = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
-            reads, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True,
-            SMALL_RANGE, EXACT, DT,
+            reads, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2,
+            g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
@@ -2474,12 +2410,12 @@ def backward_prologue_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_4_slow(
-    scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p,
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_extents,
+    scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p, k_p, k_b, k_t, k_h, k_g,
+    q_p, q_b, q_t, q_h, q_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -2513,17 +2449,15 @@ def backward_prologue_4_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -2534,8 +2468,8 @@ def backward_prologue_4_slow(
                         mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     tl.store(
-                        scaled3_p + at * M + i[:, None] * M + m_[None, :],
-                        (until * ahead2.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
+                        scaled3_p + at * M + i[:, None] * M + m_[None, :], (until * ahead2.to(tl.float32)),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # until . (ahead2)
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -2556,25 +2490,22 @@ def backward_prologue_4_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n2 = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
-                        reads, ahead22.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
-                        last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        reads, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2,
+                        g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
@@ -2587,13 +2518,12 @@ def backward_prologue_4_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_4(
-    dK_first, dK_last, dK_checkpoints, intra3_p, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g,
-    ds_3_out, scaled3_p, q_p, q_b, q_t, q_h, q_g,
+    dK_first, dK_last, dK_checkpoints, intra3_p, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, ds_3_out, scaled3_p,
+    q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dK."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -2614,8 +2544,8 @@ def backward_sweep_4(
         dK_slice = tl.zeros([block_m_, block_d], tl.float32)
         if dK_first is not None:
             dK_slice += tl.load(
-                dK_first + sh * D * M + d_slice[None, :] * M + m_[:, None],
-                mask=d_ok_slice[None, :] & m__ok[:, None], other=0.0,
+                dK_first + sh * D * M + d_slice[None, :] * M + m_[:, None], mask=d_ok_slice[None, :] & m__ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dK = dK + (dK_slice,)
@@ -2625,8 +2555,8 @@ def backward_sweep_4(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
-            m_, m_ < M, begin, stop, count, C, False,
+            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M, m_, m_ < M, begin,
+            stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -2683,8 +2613,7 @@ def backward_sweep_4(
         )
         g_a = tl.where(
             (m__ok)[:, None],
-            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0),
-            0.0,
+            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0), 0.0,
         )
         g_n = (
             tl.load(g_rests + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0)
@@ -2702,8 +2631,8 @@ def backward_sweep_4(
             if dK_last is not None:
                 if segment == 0:
                     tl.store(
-                        dK_last + (sh // H // segments * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
-                        dK[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
+                        dK_last + (sh // H // segments * H + h) * D * M + d[n_d][None, :] * M + m_[:, None], dK[n_d],
+                        mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
         else:
             tl.store(
@@ -2714,12 +2643,11 @@ def backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_5(
-    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests,
-    g_extents, scaled4_p, matrix2,
+    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests, g_extents,
+    scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2743,8 +2671,8 @@ def backward_prologue_5(
         m__ok = m_ < M
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         ahead2 = tl.load(
-            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         # sum_{m} s_{i,m} (ahead2)_{j,m} m_{i,j,m}
         g_a = over_block(
@@ -2754,28 +2682,26 @@ def backward_prologue_5(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
-            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         g_a_end = over_block(
-            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last), m_, m__ok,
+            last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M, (last), m_,
+                m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -2793,12 +2719,11 @@ def backward_prologue_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_5_slow(
-    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests,
-    g_extents, scaled4_p, matrix2,
+    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests, g_extents,
+    scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -2837,45 +2762,43 @@ def backward_prologue_5_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     g_a_end = over_block(
-                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
+                        (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M,
+                            (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled4_p + at * M + i[:, None] * M + m_[None, :],
-                        (since * s.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
+                        scaled4_p + at * M + i[:, None] * M + m_[None, :], (since * s.to(tl.float32)),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # s . since
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -2887,9 +2810,9 @@ def backward_prologue_5_slow(
 def backward_sweep_5(
     dK_first, scaled4_p, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out, g_sums, g_rests, scaled3_p,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dK."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2910,8 +2833,8 @@ def backward_sweep_5(
         dK_slice = tl.zeros([block_d, block_m_], tl.float32)
         if dK_first is not None:
             dK_slice += tl.load(
-                dK_first + sh * D * M + d[:, None] * M + m__slice[None, :],
-                mask=d_ok[:, None] & m__ok_slice[None, :], other=0.0,
+                dK_first + sh * D * M + d[:, None] * M + m__slice[None, :], mask=d_ok[:, None] & m__ok_slice[None, :],
+                other=0.0,
             )
         dK = dK + (dK_slice,)
         m_ = m_ + (m__slice,)
@@ -2937,16 +2860,16 @@ def backward_sweep_5(
                 else tl.full([1], 0, tl.int32)
             )
             scaled4 = tl.load(
-                scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             scaled4_dK = tl.dot(
                 dK[n_m_].to(DT), tl.trans(scaled4.to(DT)), scaled4_dK, input_precision="tf32x3"
             )  # scaled4 dK^T
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled3 = tl.load(
-                scaled3_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled3_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dK_after = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dK[n_m_]), input_precision="tf32x3"
@@ -2967,12 +2890,11 @@ def backward_sweep_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_6(
-    s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
-    g_extents, scaled4_p, scaled5_p, matrix3,
+    s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests, g_extents,
+    scaled4_p, scaled5_p, matrix3,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2996,8 +2918,8 @@ def backward_prologue_6(
         m__ok = m_ < M
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         ahead1 = tl.load(
-            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         # sum_{m} s_{i,m} (ahead1)_{j,m} m_{i,j,m}
         g_a = over_block(
@@ -3007,28 +2929,26 @@ def backward_prologue_6(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
-            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         g_a_end = over_block(
-            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+            tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last), m_, m__ok,
+            last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
-                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M, (last), m_,
+                m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -3051,12 +2971,11 @@ def backward_prologue_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_6_slow(
-    s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
-    g_extents, scaled4_p, scaled5_p, matrix3,
+    s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests, g_extents,
+    scaled4_p, scaled5_p, matrix3,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -3095,50 +3014,48 @@ def backward_prologue_6_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     g_a_end = over_block(
-                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
+                        (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
-                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M,
+                            (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
-                        scaled4_p + at * M + i[:, None] * M + m_[None, :],
-                        (since * s.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
+                        scaled4_p + at * M + i[:, None] * M + m_[None, :], (since * s.to(tl.float32)),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # s . since
                     until = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled5_p + at * M + i[:, None] * M + m_[None, :],
-                        (until * ahead1.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
+                        scaled5_p + at * M + i[:, None] * M + m_[None, :], (until * ahead1.to(tl.float32)),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # until . (ahead1)
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -3175,10 +3092,9 @@ def backward_sweep_6(
     dV_first, dV_last, dV_checkpoints, scaled4_p, do_p, do_b, do_t, do_h, do_g, matrix3,
     ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, dv_out, g_sums, g_rests, scaled5_p,
     T, H, chunks, starts, segments, length, blocks,
-    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dV."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -3199,8 +3115,8 @@ def backward_sweep_6(
         dV_slice = tl.zeros([block_e, block_m_], tl.float32)
         if dV_first is not None:
             dV_slice += tl.load(
-                dV_first + sh * M * E + m__slice[None, :] * E + e[:, None],
-                mask=m__ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dV_first + sh * M * E + m__slice[None, :] * E + e[:, None], mask=m__ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         dV = dV + (dV_slice,)
         m_ = m_ + (m__slice,)
@@ -3211,8 +3127,8 @@ def backward_sweep_6(
     if not YIELD:
         reached = lasting(
             g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
-            tl.arange(0, triton.next_power_of_2(M)), tl.arange(0, triton.next_power_of_2(M)) < M,
-            begin, stop, count, C, False,
+            tl.arange(0, triton.next_power_of_2(M)), tl.arange(0, triton.next_power_of_2(M)) < M, begin, stop, count, C,
+            False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -3250,16 +3166,16 @@ def backward_sweep_6(
                         + e[:, None], dV[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
             scaled4 = tl.load(
-                scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             scaled4_dV = tl.dot(
                 dV[n_m_].to(DT), tl.trans(scaled4.to(DT)), scaled4_dV, input_precision="tf32x3"
             )  # scaled4 dV
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled5 = tl.load(
-                scaled5_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled5_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             dV_after = tl.dot(
                 (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), scaled5.to(DT),
@@ -3271,8 +3187,8 @@ def backward_sweep_6(
         matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(matrix3_tile, DT)
         dv = tl.dot(
-            (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT),
-            tl.trans(rounded.to(DT)), scaled4_dV, input_precision="tf32x3",
+            (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), tl.trans(rounded.to(DT)), scaled4_dV,
+            input_precision="tf32x3",
         )  # ... + matrix3 diag((ahead3)) do
         if not EXACT:
             dv = tl.dot((ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), tl.trans(rest.to(DT)), dv)
@@ -3285,8 +3201,8 @@ def backward_sweep_6(
             if dV_last is not None:
                 if segment == 0:
                     tl.store(
-                        dV_last + (sh // H // segments * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
-                        dV[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
+                        dV_last + (sh // H // segments * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None], dV[n_m_],
+                        mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -3298,12 +3214,12 @@ def backward_sweep_6(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_7(
     intra4_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums, g_rests, g_extents,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums,
+    g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3333,8 +3249,8 @@ def backward_prologue_7(
         m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead1 = tl.load(
-            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         ahead3 = tl.load(ahead3_p + t0 * ahead3_t + i * ahead3_t, mask=i_ok, other=0.0)
         g_a = over_block(
@@ -3344,16 +3260,15 @@ def backward_prologue_7(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         decayed = decayed_sum(
             reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), g_sums + step * M,
-            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False,
+            True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -3367,12 +3282,12 @@ def backward_prologue_7(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_7_slow(
     intra4_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums, g_rests, g_extents,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums,
+    g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -3421,26 +3336,23 @@ def backward_prologue_7_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     decayed = decayed_sum(
-                        reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
-                        g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a,
-                        g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
-                        EXACT, DT,
+                        reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -3455,14 +3367,12 @@ def backward_prologue_7_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_7(
-    dV_first, intra4_p, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g,
-    ds_3_p, ds_3_b, ds_3_t, ds_3_h, ds_3_g, ds_out, scaled5_p,
-    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
+    dV_first, intra4_p, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g, ds_3_p, ds_3_b, ds_3_t, ds_3_h, ds_3_g, ds_out,
+    scaled5_p, ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dV."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -3483,8 +3393,8 @@ def backward_sweep_7(
         dV_slice = tl.zeros([block_m_, block_e], tl.float32)
         if dV_first is not None:
             dV_slice += tl.load(
-                dV_first + sh * M * E + m_[:, None] * E + e_slice[None, :],
-                mask=m__ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dV_first + sh * M * E + m_[:, None] * E + e_slice[None, :], mask=m__ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dV = dV + (dV_slice,)
         e = e + (e_slice,)
@@ -3527,8 +3437,7 @@ def backward_sweep_7(
         )
         g_a = tl.where(
             (m__ok)[:, None],
-            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0),
-            0.0,
+            tl.load(g_sums + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0), 0.0,
         )
         g_n = (
             tl.load(g_rests + step * M + (row)[None, :] * (H * M) + m_[:, None], mask=(m__ok)[:, None], other=0)
@@ -3554,8 +3463,8 @@ def backward_sweep_7(
             )
             v_dV = tl.dot(dV[n_e].to(DT), tl.trans(v.to(DT)), v_dV, input_precision="tf32x3")  # v dV^T
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dV_after = tl.dot(
                 (ahead3.to(tl.float32)[None, :] * scaled5_each.to(tl.float32)).to(DT), do.to(DT),
@@ -3567,19 +3476,18 @@ def backward_sweep_7(
         read = intra4_each.to(tl.float32) + (since * v_dV)  # (54) (v dV^T) . since + intra4
         if YIELD:
             tl.store(
-                ds_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                (read + ds_3_each.to(tl.float32)), mask=m__ok[:, None] & i_ok[None, :],
+                ds_out + step * M + i[None, :] * (H * M) + m_[:, None], (read + ds_3_each.to(tl.float32)),
+                mask=m__ok[:, None] & i_ok[None, :],
             )  # ds
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_8(
-    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
-    g_extents, scaled6_p, matrix4,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, g_extents,
+    scaled6_p, matrix4,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3602,8 +3510,8 @@ def backward_prologue_8(
         m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead2 = tl.load(
-            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+            ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         # sum_{m} s_{j,m} m_{i,j,m} (ahead2)_{i,m}
@@ -3614,16 +3522,14 @@ def backward_prologue_8(
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                CHUNK,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
-            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -3641,12 +3547,11 @@ def backward_prologue_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_8_slow(
-    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
-    g_extents, scaled6_p, matrix4,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, g_extents,
+    scaled6_p, matrix4,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -3685,33 +3590,31 @@ def backward_prologue_8_slow(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
-                        C, CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
-                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :], other=0,
+                                g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :],
+                                other=0,
                             ),
-                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                            H * M, C, CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
-                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled6_p + at * M + i[:, None] * M + m_[None, :],
-                        (since * ahead2.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
+                        scaled6_p + at * M + i[:, None] * M + m_[None, :], (since * ahead2.to(tl.float32)),
+                        mask=i_new[:, None] & m__ok[None, :],
                     )  # since . (ahead2)
                 tl.store(
                     matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -3723,9 +3626,9 @@ def backward_prologue_8_slow(
 def backward_sweep_8(
     K_first, scaled6_p, k_p, k_b, k_t, k_h, k_g, matrix4, dq_out, g_sums, g_rests, scaled1_p,
     T, H, chunks, starts, segments, length,
-    M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3746,8 +3649,8 @@ def backward_sweep_8(
         K_slice = tl.zeros([block_d, block_m_], tl.float32)
         if K_first is not None:
             K_slice += tl.load(
-                K_first + sh * D * M + d[:, None] * M + m__slice[None, :],
-                mask=d_ok[:, None] & m__ok_slice[None, :], other=0.0,
+                K_first + sh * D * M + d[:, None] * M + m__slice[None, :], mask=d_ok[:, None] & m__ok_slice[None, :],
+                other=0.0,
             )
         K = K + (K_slice,)
         m_ = m_ + (m__slice,)
@@ -3773,16 +3676,16 @@ def backward_sweep_8(
                 else tl.full([1], 0, tl.int32)
             )
             scaled6 = tl.load(
-                scaled6_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled6_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             scaled6_K = tl.dot(
                 K[n_m_].to(DT), tl.trans(scaled6.to(DT)), scaled6_K, input_precision="tf32x3"
             )  # scaled6 K^T
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
-                scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
+                scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :], mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
             )
             K_after = tl.dot(
                 k.to(DT), scaled1.to(DT), (kept[None, :] * K[n_m_]), input_precision="tf32x3"
@@ -3803,13 +3706,12 @@ def backward_sweep_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    K_checkpoints, dK_checkpoints, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g,
-    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
-    q_p, q_b, q_t, q_h, q_g, g_extents, K__out,
+    K_checkpoints, dK_checkpoints, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, s_p, s_b, s_t, s_h, s_g,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, q_p, q_b, q_t, q_h, q_g, g_extents, K__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -3835,25 +3737,25 @@ def backward_unroll_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     g_a_end = over_block(
-        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
-        (last), m_, m__ok, last, H * M, C, CHUNK,
+        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last), m_, m__ok,
+        last, H * M, C, CHUNK,
     )
     g_n_end = (
         over_block(
-            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M, (last), m_,
+            m__ok, last, H * M, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
     dK = tl.load(
-        dK_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
-        mask=d_ok[:, None] & m__ok[None, :], other=0.0,
+        dK_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :], mask=d_ok[:, None] & m__ok[None, :],
+        other=0.0,
     )  # dK
     K = tl.load(
-        K_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
-        mask=d_ok[:, None] & m__ok[None, :], other=0.0,
+        K_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :], mask=d_ok[:, None] & m__ok[None, :],
+        other=0.0,
     )  # K
     dK_K = tl.sum((dK.to(tl.float32) * K.to(tl.float32)), axis=0)  # (K . dK)^T 1
     g_a = over_block(
@@ -3880,17 +3782,16 @@ def backward_unroll_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
     decayed = decayed_sum(
-        q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
-        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok,
+        last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
     decayed2 = decayed_sum(
-        k_q, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
-        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
-        DT,
+        k_q, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_,
+        m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -3903,20 +3804,19 @@ def backward_unroll_1(
     )
     sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
     tl.store(
-        K__out + step * M + i[:, None] * (H * M) + m_[None, :],
-        ((kept * dK_K)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
+        K__out + step * M + i[:, None] * (H * M) + m_[None, :], ((kept * dK_K)[None, :] + sums + sums2),
+        mask=i_new[:, None] & m__ok[None, :],
     )  # K
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_slow(
-    K_checkpoints, dK_checkpoints, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g,
-    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
-    q_p, q_b, q_t, q_h, q_g, g_extents, K__out,
+    K_checkpoints, dK_checkpoints, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, s_p, s_b, s_t, s_h, s_g,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, q_p, q_b, q_t, q_h, q_g, g_extents, K__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -3949,13 +3849,13 @@ def backward_unroll_1_slow(
             if not has_small_range(extent, DT):
                 large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 g_a_end = over_block(
-                    tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                    g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                    tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last),
+                    m_, m__ok, last, H * M, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
-                        tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                        tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M,
+                        (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -3972,16 +3872,14 @@ def backward_unroll_1_slow(
                 dK_K = tl.sum((dK.to(tl.float32) * K.to(tl.float32)), axis=0)  # (K . dK)^T 1
                 g_a = over_block(
                     tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                    g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                    CHUNK,
+                    g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                 )
                 g_n = (
                     over_block(
                         tl.load(
                             g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                        H * M, C, CHUNK,
+                        g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -3997,26 +3895,24 @@ def backward_unroll_1_slow(
                 known = since * k_dK * s.to(tl.float32)
                 sums = summed(known, C, True, False, DT)  # [i > j] w
                 ahead2 = tl.load(
-                    ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-                    mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+                    ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+                    other=0.0,
                 )
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
                 decayed = decayed_sum(
-                    q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-                    g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False,
-                    SMALL_RANGE, EXACT, DT,
+                    q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n,
+                    m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
                 decayed2 = decayed_sum(
-                    k_q, ahead2.to(tl.float32), g_sums + step * M,
-                    g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                    H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    k_q, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a,
+                    g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -4031,8 +3927,8 @@ def backward_unroll_1_slow(
                 )
                 sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
                 tl.store(
-                    K__out + step * M + i[:, None] * (H * M) + m_[None, :],
-                    ((kept * dK_K)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
+                    K__out + step * M + i[:, None] * (H * M) + m_[None, :], ((kept * dK_K)[None, :] + sums + sums2),
+                    mask=i_new[:, None] & m__ok[None, :],
                 )  # K
 
 
@@ -4063,13 +3959,12 @@ def backward_per_step_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    V_checkpoints, dV_checkpoints, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g,
-    s_p, s_b, s_t, s_h, s_g, do_p, do_b, do_t, do_h, do_g, g_extents,
-    ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g, V__out,
+    V_checkpoints, dV_checkpoints, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
+    do_p, do_b, do_t, do_h, do_g, g_extents, ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g, V__out,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -4107,13 +4002,13 @@ def backward_unroll_2(
         else 0
     )
     g_a_end = over_block(
-        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
-        (last), m_, m__ok, last, H * M, C, CHUNK,
+        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last), m_, m__ok,
+        last, H * M, C, CHUNK,
     )
     g_n_end = (
         over_block(
-            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+            tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M, (last), m_,
+            m__ok, last, H * M, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -4121,8 +4016,8 @@ def backward_unroll_2(
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     dV = tl.load(
-        dV_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
-        mask=m__ok[None, :] & e_ok[:, None], other=0.0,
+        dV_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None], mask=m__ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dV
     v_dV = tl.dot(v.to(DT), dV.to(DT), input_precision="tf32x3")  # (v) dV^T
     s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
@@ -4130,15 +4025,15 @@ def backward_unroll_2(
     sums = summed(known, C, True, False, DT)  # [i > j] w
     kept = span(g_a_end, g_n_end, 0.0, 0)
     V = tl.load(
-        V_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
-        mask=m__ok[None, :] & e_ok[:, None], other=0.0,
+        V_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None], mask=m__ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # V
     V_dV = tl.sum((V.to(tl.float32) * dV.to(tl.float32)), axis=0)  # (V . dV) 1
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     decayed = decayed_sum(
-        do_v, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
-        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        do_v, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok,
+        last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -4148,9 +4043,8 @@ def backward_unroll_2(
     )
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     decayed2 = decayed_sum(
-        v_do, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
-        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
-        DT,
+        v_do, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_,
+        m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -4163,20 +4057,19 @@ def backward_unroll_2(
     )
     sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
     tl.store(
-        V__out + step * M + i[:, None] * (H * M) + m_[None, :],
-        (sums + (kept * V_dV)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
+        V__out + step * M + i[:, None] * (H * M) + m_[None, :], (sums + (kept * V_dV)[None, :] + sums2),
+        mask=i_new[:, None] & m__ok[None, :],
     )  # V
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2_slow(
-    V_checkpoints, dV_checkpoints, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g,
-    s_p, s_b, s_t, s_h, s_g, do_p, do_b, do_t, do_h, do_g, g_extents,
-    ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g, V__out,
+    V_checkpoints, dV_checkpoints, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
+    do_p, do_b, do_t, do_h, do_g, g_extents, ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g, V__out,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -4210,28 +4103,26 @@ def backward_unroll_2_slow(
                 large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 g_a = over_block(
                     tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                    g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
-                    CHUNK,
+                    g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                 )
                 g_n = (
                     over_block(
                         tl.load(
                             g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
-                        H * M, C, CHUNK,
+                        g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 g_a_end = over_block(
-                    tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                    g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                    tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M, (last),
+                    m_, m__ok, last, H * M, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
-                        tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
+                        tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_rests + step * M,
+                        (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -4261,22 +4152,20 @@ def backward_unroll_2_slow(
                 )
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 decayed = decayed_sum(
-                    do_v, s.to(tl.float32), g_sums + step * M,
-                    g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                    H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    do_v, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a,
+                    g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 ahead4 = tl.load(
-                    ahead4_p + t0 * ahead4_t + i[:, None] * ahead4_t + m_[None, :],
-                    mask=i_ok[:, None] & m__ok[None, :], other=0.0,
+                    ahead4_p + t0 * ahead4_t + i[:, None] * ahead4_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :],
+                    other=0.0,
                 )
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 decayed2 = decayed_sum(
-                    v_do, ahead4.to(tl.float32), g_sums + step * M,
-                    g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                    H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    v_do, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
+                    g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
@@ -4291,16 +4180,15 @@ def backward_unroll_2_slow(
                 )
                 sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
                 tl.store(
-                    V__out + step * M + i[:, None] * (H * M) + m_[None, :],
-                    (sums + (kept * V_dV)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
+                    V__out + step * M + i[:, None] * (H * M) + m_[None, :], (sums + (kept * V_dV)[None, :] + sums2),
+                    mask=i_new[:, None] & m__ok[None, :],
                 )  # V
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_5(
     V_state_adjoint_p, V_state_adjoint_b, V_state_adjoint_t, V_state_adjoint_h, V_state_adjoint_g,
-    K_state_adjoint_p, K_state_adjoint_b, K_state_adjoint_t, K_state_adjoint_h, K_state_adjoint_g,
-    dlog_g__out,
+    K_state_adjoint_p, K_state_adjoint_b, K_state_adjoint_t, K_state_adjoint_h, K_state_adjoint_g, dlog_g__out,
     T, H, count,
     M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -4365,40 +4253,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     intra1 = some.new_empty((B, H, T, M), dtype=torch.float32)
     launch(
         backward_prologue_1, (layout.programs,),
-        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
-        g_extents,
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H), g_extents,
         *layout.at_once, layout.programs,
-        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
-        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
-        g_extents,
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H), g_extents,
         *layout.at_once, layout.programs,
-        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
-        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     read1 = some.new_empty((B, T, H, M), dtype=torch.float32)
     K_checkpoints = some.new_empty((B, H, blocks.chunks, D, M), dtype=some.dtype)
     sweep = config.sweep(
         M, config.padded(D) * (q.element_size() + k.element_size()), 0,
-        intra1.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True,
-        wide=True,
+        intra1.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True, wide=True,
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        K_starts, K_checkpoints, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1,
-        k, *strides(k, H),
+        K_starts, K_checkpoints, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1, k, *strides(k, H),
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     intra1 = None
     ahead1 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
@@ -4413,23 +4295,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled2 = some.new_empty((B, H, T, M))
         launch(
             backward_prologue_2, (layout.programs,),
-            ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
-            matrix1,
+            ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2, matrix1,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
-            ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
-            matrix1,
+            ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2, matrix1,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "q", "s"}:
         read2 = some.new_empty((B, T, H, E), dtype=torch.float32)
@@ -4440,36 +4318,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            V_starts, V_checkpoints, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests,
-            scaled1,
+            V_starts, V_checkpoints, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests, scaled1,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=config.span, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=config.span, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = scaled2 = None
     if needs & {"K", "g", "k", "q", "s"}:
         intra2 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
             backward_prologue_3, (layout.programs,),
-            intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests,
-            g_extents,
+            intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests, g_extents,
             *layout.at_once, layout.programs,
-            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_3_slow, (cdiv(layout.programs, GROUP),),
-            intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests,
-            g_extents,
+            intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests, g_extents,
             *layout.at_once, layout.programs,
-            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "q", "s"}:
         read3 = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -4481,10 +4353,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_3, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             V_starts, intra2, do, *strides(do, H), g_sums, g_rests, read3, scaled1, v, *strides(v, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     intra2 = None
     if needs & {"K", "g", "k", "q", "s"}:
@@ -4492,8 +4363,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ahead2 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
             launch(
                 backward_per_step_2, (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
-                read1, *strides(read1, H), do, *strides(do, H), read2, *strides(read2, H),
-                read3, *strides(read3, H), ahead2,
+                read1, *strides(read1, H), do, *strides(do, H), read2, *strides(read2, H), read3, *strides(read3, H), ahead2,
                 T, H, B * T,
                 E=E, M=M, block_e=config.padded(E), block_m_=config.padded(M),
                 ROWS=config.rows(config.padded(E), config.padded(M)), num_warps=4,
@@ -4504,23 +4374,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         intra3 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
             backward_prologue_4, (layout.programs,),
-            scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H),
-            q, *strides(q, H), g_extents,
+            scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H), q, *strides(q, H), g_extents,
             *layout.at_once, layout.programs,
-            D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_4_slow, (cdiv(layout.programs, GROUP),),
-            scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H),
-            q, *strides(q, H), g_extents,
+            scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H), q, *strides(q, H), g_extents,
             *layout.at_once, layout.programs,
-            D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "s"}:
         if segments > 1 or exchange is not None:
@@ -4530,20 +4396,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
             launch(
                 backward_sweep_4, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-                None, dK_ends, None, intra3, g_sums, g_rests, k, *strides(k, H), None, scaled3,
-                q, *strides(q, H),
+                None, dK_ends, None, intra3, g_sums, g_rests, k, *strides(k, H), None, scaled3, q, *strides(q, H),
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dK_coming = exchange.begin(
                     (
                         map_of_all(
-                            "K", dK_first, dK_ends, layout, segments, False,
-                            decay=(g_sums, g_rests), axis=1, exact=config.exact,
+                            "K", dK_first, dK_ends, layout, segments, False, decay=(g_sums, g_rests), axis=1,
+                            exact=config.exact,
                         ),
                     )
                 )
@@ -4560,18 +4425,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dK_last = some.new_empty((layout.sequences, H, D, M), dtype=torch.float32) if needs & {"K"} else None
         sweep = config.sweep(
             M, config.padded(D) * (k.element_size() + q.element_size()), 0,
-            intra3.element_size() + scaled3.element_size() + g_sums.element_size(), elements=True,
-            wide=True,
+            intra3.element_size() + scaled3.element_size() + g_sums.element_size(), elements=True, wide=True,
         )
         launch(
             backward_sweep_4, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-            dK_starts, dK_last, dK_checkpoints, intra3, g_sums, g_rests, k, *strides(k, H), ds_3,
-            scaled3, q, *strides(q, H),
+            dK_starts, dK_last, dK_checkpoints, intra3, g_sums, g_rests, k, *strides(k, H), ds_3, scaled3,
+            q, *strides(q, H),
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
     intra3 = None
     if needs & {"g", "k"}:
@@ -4579,23 +4443,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled4 = some.new_empty((B, H, T, M))
         launch(
             backward_prologue_5, (layout.programs,),
-            s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4,
-            matrix2,
+            s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4, matrix2,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_5_slow, (cdiv(layout.programs, GROUP),),
-            s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4,
-            matrix2,
+            s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4, matrix2,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"g", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -4607,10 +4467,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_5, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dK_starts, scaled4, q, *strides(q, H), matrix2, dk, g_sums, g_rests, scaled3,
             *layout.swept, segments, layout.length(segments),
-            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = scaled3 = None
     if needs & {"V", "g", "s", "v"}:
@@ -4619,23 +4478,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled5 = some.new_empty((B, H, T, M))
         launch(
             backward_prologue_6, (layout.programs,),
-            s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4,
-            scaled5, matrix3,
+            s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4, scaled5, matrix3,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_6_slow, (cdiv(layout.programs, GROUP),),
-            s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4,
-            scaled5, matrix3,
+            s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4, scaled5, matrix3,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     ahead3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
@@ -4650,20 +4505,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             sweep = config.sweep(E, config.padded(M) * scaled5.element_size(), 0, do.element_size(), elements=True)
             launch(
                 backward_sweep_6, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-                None, dV_ends, None, scaled4, do, *strides(do, H), matrix3, ahead3, *strides(ahead3, H),
-                None, g_sums, g_rests, scaled5,
+                None, dV_ends, None, scaled4, do, *strides(do, H), matrix3, ahead3, *strides(ahead3, H), None, g_sums, g_rests,
+                scaled5,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dV_coming = exchange.begin(
                     (
                         map_of_all(
-                            "V", dV_first, dV_ends, layout, segments, False,
-                            decay=(g_sums, g_rests), axis=0, exact=config.exact,
+                            "V", dV_first, dV_ends, layout, segments, False, decay=(g_sums, g_rests), axis=0,
+                            exact=config.exact,
                         ),
                     )
                 )
@@ -4684,54 +4539,50 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_6, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            dV_starts, dV_last, dV_checkpoints, scaled4, do, *strides(do, H), matrix3,
-            ahead3, *strides(ahead3, H), dv, g_sums, g_rests, scaled5,
+            dV_starts, dV_last, dV_checkpoints, scaled4, do, *strides(do, H), matrix3, ahead3, *strides(ahead3, H), dv,
+            g_sums, g_rests, scaled5,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
     matrix3 = scaled4 = None
     if needs & {"g", "s"}:
         intra4 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
             backward_prologue_7, (layout.programs,),
-            intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H),
-            ahead3, *strides(ahead3, H), g_sums, g_rests, g_extents,
+            intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H), ahead3, *strides(ahead3, H),
+            g_sums, g_rests, g_extents,
             *layout.at_once, layout.programs,
-            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_7_slow, (cdiv(layout.programs, GROUP),),
-            intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H),
-            ahead3, *strides(ahead3, H), g_sums, g_rests, g_extents,
+            intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H), ahead3, *strides(ahead3, H),
+            g_sums, g_rests, g_extents,
             *layout.at_once, layout.programs,
-            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     ahead1 = None
     if needs & {"g", "s"}:
         ds = some.new_empty((B, T, H, M), dtype=some.dtype)
         sweep = config.sweep(
             M, config.padded(E) * (v.element_size() + do.element_size()), 0,
-            intra4.element_size() + ds_3.element_size() + scaled5.element_size() + g_sums.element_size(),
-            elements=True,
+            intra4.element_size() + ds_3.element_size() + scaled5.element_size() + g_sums.element_size(), elements=True,
         )
         launch(
             backward_sweep_7, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             dV_starts, intra4, g_sums, g_rests, v, *strides(v, H), ds_3, *strides(ds_3, H), ds, scaled5,
             ahead3, *strides(ahead3, H), do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     ahead3 = ds_3 = intra4 = scaled5 = None
     if needs & {"g", "q"}:
@@ -4739,23 +4590,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled6 = some.new_empty((B, H, T, M))
         launch(
             backward_prologue_8, (layout.programs,),
-            ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6,
-            matrix4,
+            ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6, matrix4,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_8_slow, (cdiv(layout.programs, GROUP),),
-            ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6,
-            matrix4,
+            ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6, matrix4,
             *layout.at_once, layout.programs,
-            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"g", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -4767,10 +4614,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_8, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             K_starts, scaled6, k, *strides(k, H), matrix4, dq, g_sums, g_rests, scaled1,
             *layout.swept, segments, layout.length(segments),
-            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix4 = scaled1 = scaled6 = None
     gradients, initial = {}, {}
@@ -4781,20 +4627,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             K_checkpoints, dK_checkpoints, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
             ahead2, *strides(ahead2, H), q, *strides(q, H), g_extents, K_,
             *blocks.at_once, blocks.programs,
-            D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
+            D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
             K_checkpoints, dK_checkpoints, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
             ahead2, *strides(ahead2, H), q, *strides(q, H), g_extents, K_,
             *blocks.at_once, blocks.programs,
-            D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
+            D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         K_state_adjoint = K_
     K_ = K_checkpoints = ahead2 = dK_checkpoints = None
@@ -4810,23 +4654,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         V_ = some.new_empty((B, T, H, M), dtype=torch.float32)
         launch(
             backward_unroll_2, (blocks.programs * cdiv(M, min(config.read_tile, config.padded(M))),),
-            V_checkpoints, dV_checkpoints, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
-            do, *strides(do, H), g_extents, ahead4, *strides(ahead4, H), V_,
+            V_checkpoints, dV_checkpoints, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H), do, *strides(do, H),
+            g_extents, ahead4, *strides(ahead4, H), V_,
             *blocks.at_once, blocks.programs,
-            M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_unroll_2_slow, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
-            V_checkpoints, dV_checkpoints, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
-            do, *strides(do, H), g_extents, ahead4, *strides(ahead4, H), V_,
+            V_checkpoints, dV_checkpoints, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H), do, *strides(do, H),
+            g_extents, ahead4, *strides(ahead4, H), V_,
             *blocks.at_once, blocks.programs,
-            M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         V_state_adjoint = V_
     V_ = V_checkpoints = ahead4 = dV_checkpoints = g_extents = g_rests = g_sums = None
@@ -4835,8 +4677,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_per_step_5, (cdiv(B * T, config.rows(config.padded(M))) * H,),
             *((V_state_adjoint, *strides(V_state_adjoint, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-            *((K_state_adjoint, *strides(K_state_adjoint, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-            dlog_g_,
+            *((K_state_adjoint, *strides(K_state_adjoint, H)) if "g" in needs else (None, 0, 0, 0, 1)), dlog_g_,
             T, H, B * T,
             M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
         )
@@ -4890,12 +4731,10 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, s_at, g_at, K_at, next_K_at, V_at, next_V_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, s_stride0, s_stride1, s_stride2,
-    g_stride0, g_stride1, g_stride2, K_stride0, K_stride1, next_K_stride0, next_K_stride1,
-    V_stride0, V_stride1, next_V_stride0, next_V_stride1, o_stride0, o_stride1,
-    heads, q_group, k_group, v_group, s_group, g_group,
+    q_at, k_at, v_at, s_at, g_at, K_at, next_K_at, V_at, next_V_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, s_stride0, s_stride1, s_stride2,
+    g_stride0, g_stride1, g_stride2, K_stride0, K_stride1, next_K_stride0, next_K_stride1, V_stride0, V_stride1,
+    next_V_stride0, next_V_stride1, o_stride0, o_stride1, heads, q_group, k_group, v_group, s_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -4974,13 +4813,11 @@ def steps_kernel(
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, s_stride0, s_stride1, s_stride2, s_stride3,
     g_stride0, g_stride1, g_stride2, g_stride3, K_stride0, K_stride1, K_stride2, K_stride3,
-    kept_K_stride0, kept_K_stride1, kept_K_stride2, kept_K_stride3,
-    V_stride0, V_stride1, V_stride2, V_stride3,
-    kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3,
-    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, s_group, g_group, steps,
+    kept_K_stride0, kept_K_stride1, kept_K_stride2, kept_K_stride3, V_stride0, V_stride1, V_stride2, V_stride3,
+    kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3, o_stride0, o_stride1, o_stride2,
+    heads, q_group, k_group, v_group, s_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    size_m: tl.constexpr, block_m: tl.constexpr, programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
@@ -5090,9 +4927,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gsa",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("s", "input", ("m",)),
-        Argument("g", "decay", ("m",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("s", "input", ("m",)), Argument("g", "decay", ("m",)),
     ),
     states=(("K", ("d", "m")), ("V", ("m", "e"))), outputs=(("o", ("e",)),),
 )
@@ -5100,21 +4936,19 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={},
-            saved_packed=True,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "s", "g"), constants=(),
-            dims=("d", "e", "m"), tiled=None, shared=False, held=(("d", "m"), ("m", "e")),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "s", "g"), constants=(), dims=("d", "e", "m"), tiled=None,
+            shared=False, held=(("d", "m"), ("m", "e")), smallest=1,
         ),
     ),
     __name__,
@@ -5124,10 +4958,10 @@ OP = Op(
 @OP.named
 def gsa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s: torch.Tensor, log_g: torch.Tensor,
-    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""Gated slot attention (Zhang et al. 2024, arXiv 2409.07146): two gated passes joined by a softmax over the slots.
 
@@ -5182,18 +5016,16 @@ def gsa(
     """
     return OP(
         {"q": q, "k": k, "v": v, "s": s, "g": log_g}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gsa_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor,
-    v: torch.Tensor, s: torch.Tensor, log_g: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    s: torch.Tensor, log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of gsa, for generation: one launch, no gradient.
 

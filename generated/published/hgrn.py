@@ -64,8 +64,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times,
-    with_those_before,
+    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.indexing import segment_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
@@ -74,8 +73,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -257,8 +255,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_scan_1(
     h__first, h__last, h__linear, g_p, g_b, g_t, g_h, g_g, x_p, x_b, x_t, x_h, x_g, o_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -281,13 +278,13 @@ def forward_scan_1(
         at = (b * T + step) * H + h
         g = tl.exp(
             tl.load(
-                g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
             ).to(tl.float32)
         )
         x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], g, 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], x, 0.0)
@@ -311,11 +308,9 @@ def forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
-    h__first, h__last, h__linear, g_p, g_b, g_t, g_h, g_g, x_p, x_b, x_t, x_h, x_g,
-    h_before__out,
+    h__first, h__last, h__linear, g_p, g_b, g_t, g_h, g_g, x_p, x_b, x_t, x_h, x_g, h_before__out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -338,13 +333,13 @@ def backward_scan_1(
         at = (b * T + step) * H + h
         g = tl.exp(
             tl.load(
-                g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
             ).to(tl.float32)
         )
         x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], g, 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], x, 0.0)
@@ -379,8 +374,7 @@ def backward_scan_2(
     dh_first, dh_last, dh_linear, g_p, g_b, g_t, g_h, g_g, do_p, do_b, do_t, do_h, do_g,
     h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dlog_g__out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -403,8 +397,8 @@ def backward_scan_2(
         at = (b * T + step) * H + h
         g = tl.exp(
             tl.load(
-                g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
             ).to(tl.float32)
         )
         do = tl.load(
@@ -475,8 +469,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
             forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, g, *strides(g, H), x, *strides(x, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
@@ -515,8 +508,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, g, *strides(g, H), x, *strides(x, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = None
@@ -537,8 +529,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None, dh_ends, dh_linear, g, *strides(g, H), do, *strides(do, H),
             *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)), None, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         dh_starts = scanned(dh_first, dh_ends, dh_linear, layout, segments, False)
     dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
@@ -579,9 +570,8 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, g_at, h_at, next_h_at, o_at, rows_at, x_stride0, x_stride1, x_stride2,
-    g_stride0, g_stride1, g_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1,
-    o_stride0, o_stride1, heads, x_group, g_group,
+    x_at, g_at, h_at, next_h_at, o_at, rows_at, x_stride0, x_stride1, x_stride2, g_stride0, g_stride1, g_stride2,
+    h_stride0, h_stride1, next_h_stride0, next_h_stride1, o_stride0, o_stride1, heads, x_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
@@ -631,8 +621,7 @@ def steps_kernel(
     x_stride0, x_stride1, x_stride2, x_stride3, g_stride0, g_stride1, g_stride2, g_stride3,
     h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
     o_stride0, o_stride1, o_stride2, heads, x_group, g_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
@@ -690,8 +679,8 @@ def steps_kernel(
                     kept_row = batch * steps + now
                 if kept_row >= 0:
                     tl.store(
-                        kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2,
-                        next_h, mask=in_d,
+                        kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2, next_h,
+                        mask=in_d,
                     )
             h = next_h.to(tl.float32)
         if ends:
@@ -699,27 +688,26 @@ def steps_kernel(
 
 
 SIGNATURE = Signature(
-    name="hgrn", arguments=(Argument("x", "input", ("d",)), Argument("g", "decay", ("d",))),
-    states=(("h", ("d",)),), outputs=(("o", ("d",)),),
+    name="hgrn", arguments=(Argument("x", "input", ("d",)), Argument("g", "decay", ("d",))), states=(("h", ("d",)),),
+    outputs=(("o", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
-            saved_packed=True,
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays", "finals")),
+            saved={}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("x", "g"), constants=(), dims=("d",), tiled="d",
-            shared=False, held=(("d",),), smallest=1,
+            step_kernel, steps_kernel, reads=("x", "g"), constants=(), dims=("d",), tiled="d", shared=False,
+            held=(("d",),), smallest=1,
         ),
     ),
     __name__,
@@ -728,10 +716,10 @@ OP = Op(
 
 @OP.named
 def hgrn(
-    x: torch.Tensor, log_g: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    x: torch.Tensor, log_g: torch.Tensor, initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""HGRN (Qin et al. 2023, arXiv 2311.04823): a gated recurrence of every channel for itself.
 
@@ -777,17 +765,17 @@ def hgrn(
         [(1, 100, 2, 16)]
     """
     return OP(
-        {"x": x, "g": log_g}, initial_state=initial_state, output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute,
-        precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        {"x": x, "g": log_g}, initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision, state_dtype=state_dtype,
+        backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def hgrn_step(
     state: torch.Tensor | None, x: torch.Tensor, log_g: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of hgrn, for generation: one launch, no gradient.
 

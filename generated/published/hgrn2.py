@@ -68,9 +68,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range,
-    has_small_range, large_ranges, last_of, lasting, later_sums, log2_of, over_block, reach, span,
-    sums_of,
+    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
+    large_ranges, last_of, lasting, later_sums, log2_of, over_block, reach, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import total
@@ -83,8 +82,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -273,8 +272,8 @@ def torch_forward_states(given, states, constants, exchange):
     f = log_f.exp()
     i = steps_first(given["i"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, ((1.0 - f), log_f, i), lead, 1,
-        LONG_CHUNK, dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, ((1.0 - f), log_f, i), lead, 1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -317,8 +316,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     log_f = steps_first(given["f"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (q, log_f, do), lead, -1,
-        LONG_CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_f, do), lead, -1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -329,12 +328,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p,
-    scaled2_p, matrix1,
+    q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -381,8 +378,7 @@ def forward_prologue_1(
         f_n = (
             over_block(
                 tl.load(f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
@@ -395,8 +391,7 @@ def forward_prologue_1(
                     f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
         )
         f_n_before = (
@@ -405,8 +400,8 @@ def forward_prologue_1(
                     f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
@@ -426,14 +421,14 @@ def forward_prologue_1(
             last_of(f_a, C)
             if SUMS
             else over_block(
-                tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D, (last), d, d_ok,
+                last, H * D, C, CHUNK,
             )
         )
         f_n_end = (
             over_block(
-                tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), f_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -441,9 +436,8 @@ def forward_prologue_1(
         if SUMS:
             tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
         products = decayed_product(
-            products, q.to(tl.float32), stepwise, f_sums + step * D,
-            f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products, q.to(tl.float32), stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n,
+            f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
@@ -466,8 +460,8 @@ def forward_prologue_1(
                 sums = sums_of(
                     log2_of(
                         tl.load(
-                            f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                            f_p + t0 * f_t + i[:, None] * f_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                            other=0.0,
                         )
                     ),
                     C,
@@ -483,12 +477,10 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p,
-    scaled2_p, matrix1,
+    q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -524,8 +516,8 @@ def forward_prologue_1_slow(
                     f_log2 = (
                         log2_of(
                             tl.load(
-                                f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                                f_p + t0 * f_t + i[:, None] * f_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                                other=0.0,
                             )
                         )
                         if SUMS
@@ -538,8 +530,7 @@ def forward_prologue_1_slow(
                             tl.load(
                                 f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                             ),
-                            f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                     )
                     if SUMS:
@@ -548,11 +539,10 @@ def forward_prologue_1_slow(
                     f_n = (
                         over_block(
                             tl.load(
-                                f_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -565,8 +555,8 @@ def forward_prologue_1_slow(
                                 f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                     )
                     f_n_before = (
@@ -575,8 +565,8 @@ def forward_prologue_1_slow(
                                 f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -584,8 +574,8 @@ def forward_prologue_1_slow(
                     f = (
                         tl.exp(
                             tl.load(
-                                f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                                f_p + t0 * f_t + i[:, None] * f_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                                other=0.0,
                             ).to(tl.float32)
                         )
                         if EXACT
@@ -597,14 +587,14 @@ def forward_prologue_1_slow(
                         last_of(f_a, C)
                         if SUMS
                         else over_block(
-                            tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                     )
                     f_n_end = (
                         over_block(
-                            tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), f_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -612,17 +602,16 @@ def forward_prologue_1_slow(
                     if SUMS:
                         tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
                     products = decayed_product(
-                        products, q.to(tl.float32), stepwise, f_sums + step * D,
-                        f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        products, q.to(tl.float32), stepwise, f_sums + step * D, f_rests + step * D if EXACT else None,
+                        f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(f_a, f_n, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (q.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (q.to(tl.float32) * since),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     until = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                     tl.store(
@@ -656,13 +645,12 @@ def forward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_checkpoints, scaled1_p, i__p, i__b, i__t, i__h, i__g, matrix1, o_out,
-    f_sums, f_rests, scaled2_p,
+    S_first, S_last, S_checkpoints, scaled1_p, i__p, i__b, i__t, i__h, i__g, matrix1, o_out, f_sums, f_rests,
+    scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -683,8 +671,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -694,8 +682,8 @@ def forward_sweep_1(
     if not YIELD:
         reached = lasting(
             f_sums + (b * T * H + h) * D, f_rests + (b * T * H + h) * D if EXACT else None, H * D,
-            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin, stop, count, C, True,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C,
+            True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -726,16 +714,16 @@ def forward_sweep_1(
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S
             kept = span(f_a_end, f_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             S_after = tl.dot(
                 i_.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
@@ -757,8 +745,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -790,19 +778,17 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         forward_prologue_1, (layout.programs,),
         q, *strides(q, H), f, *strides(f, H), f_sums, f_rests, f_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         q, *strides(q, H), f, *strides(f, H), f_sums, f_rests, f_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     f_extents = None
     if segments > 1 or exchange is not None:
@@ -812,17 +798,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, scaled1, i_, *strides(i_, H), matrix1, None, f_sums, f_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, layout, segments, True, decay=(f_sums, f_rests),
-                        axis=0, exact=config.exact,
+                        "S", S_first, S_ends, layout, segments, True, decay=(f_sums, f_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -836,18 +821,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
-        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(), i_.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()), config.chunk * matrix1.element_size(),
+        i_.element_size(),
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, S_checkpoints, scaled1, i_, *strides(i_, H), matrix1, o, f_sums, f_rests,
-        scaled2,
+        S_starts, S_last, S_checkpoints, scaled1, i_, *strides(i_, H), matrix1, o, f_sums, f_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     f_rests = f_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
@@ -859,12 +842,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p,
-    scaled2_p, matrix1,
+    f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -893,8 +874,7 @@ def backward_prologue_1(
         f_n = (
             over_block(
                 tl.load(f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
@@ -904,8 +884,7 @@ def backward_prologue_1(
                 f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         f_n_before = (
             over_block(
@@ -913,8 +892,8 @@ def backward_prologue_1(
                     f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
@@ -932,21 +911,20 @@ def backward_prologue_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} (1 - f)_{i,d} m_{i,j,d}
         products = decayed_product(
-            products, stepwise, q.to(tl.float32), f_sums + step * D,
-            f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products, stepwise, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n,
+            f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         f_a_end = over_block(
-            tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         f_n_end = (
             over_block(
-                tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), f_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -968,12 +946,10 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p,
-    scaled2_p, matrix1,
+    f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1004,17 +980,15 @@ def backward_prologue_1_slow(
                         tl.load(
                             f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     f_n = (
                         over_block(
                             tl.load(
-                                f_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1024,8 +998,8 @@ def backward_prologue_1_slow(
                             f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     f_n_before = (
                         over_block(
@@ -1033,8 +1007,8 @@ def backward_prologue_1_slow(
                                 f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1042,8 +1016,8 @@ def backward_prologue_1_slow(
                     f = (
                         tl.exp(
                             tl.load(
-                                f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                                f_p + t0 * f_t + i[:, None] * f_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                                other=0.0,
                             ).to(tl.float32)
                         )
                         if EXACT
@@ -1055,21 +1029,20 @@ def backward_prologue_1_slow(
                     )
                     # sum_{d} q_{j,d} (1 - f)_{i,d} m_{i,j,d}
                     products = decayed_product(
-                        products, stepwise, q.to(tl.float32), f_sums + step * D,
-                        f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        products, stepwise, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None,
+                        f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     f_a_end = over_block(
-                        tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     f_n_end = (
                         over_block(
-                            tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), f_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1081,8 +1054,8 @@ def backward_prologue_1_slow(
                     )  # (1 - f) . since
                     until = span(f_a, f_n, 0.0, 0)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1092,13 +1065,12 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, di_out,
-    f_sums, f_rests, scaled2_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, di_out, f_sums, f_rests,
+    scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1119,8 +1091,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1130,8 +1102,8 @@ def backward_sweep_1(
     if not YIELD:
         reached = lasting(
             f_sums + (b * T * H + h) * D, f_rests + (b * T * H + h) * D if EXACT else None, H * D,
-            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin, stop, count, C, False,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C,
+            False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1162,16 +1134,16 @@ def backward_sweep_1(
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS
             kept = span(f_a_end, f_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
@@ -1193,8 +1165,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1205,13 +1177,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_checkpoints, dS_checkpoints, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
-    i__p, i__b, i__t, i__h, i__g, f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dlog_f_2_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g, i__p, i__b, i__t, i__h, i__g,
+    f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g, dq_out, dlog_f_2_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1237,21 +1208,21 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     f_a_end = over_block(
-        tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     f_n_end = (
         over_block(
-            tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), f_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1279,8 +1250,7 @@ def backward_read_1(
             f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     f_n_before = (
         over_block(
@@ -1288,8 +1258,7 @@ def backward_read_1(
                 f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -1306,8 +1275,8 @@ def backward_read_1(
     stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
     own = diagonal(reads, C)
     decayed = decayed_sum(
-        reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a,
-        f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
+        H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
     decayed2 = decayed + own[:, None] * stepwise  # with each step's own
     if not SMALL_RANGE:
@@ -1324,8 +1293,8 @@ def backward_read_1(
     reads2 = product2
     own2 = diagonal(reads2, C)
     decayed3 = decayed_sum(
-        reads2, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
-        f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        reads2, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
     decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
@@ -1356,13 +1325,12 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_slow(
-    S_checkpoints, dS_checkpoints, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
-    i__p, i__b, i__t, i__h, i__g, f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dlog_f_2_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g, i__p, i__b, i__t, i__h, i__g,
+    f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g, dq_out, dlog_f_2_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1403,13 +1371,13 @@ def backward_read_1_slow(
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 f_a_end = over_block(
-                    tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 f_n_end = (
                     over_block(
-                        tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), f_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -1428,16 +1396,14 @@ def backward_read_1_slow(
                 reads = product
                 f_a = over_block(
                     tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 f_n = (
                     over_block(
                         tl.load(
                             f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -1447,8 +1413,8 @@ def backward_read_1_slow(
                         f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 f_n_before = (
                     over_block(
@@ -1456,8 +1422,8 @@ def backward_read_1_slow(
                             f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -1465,8 +1431,8 @@ def backward_read_1_slow(
                 f = (
                     tl.exp(
                         tl.load(
-                            f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                            f_p + t0 * f_t + i[:, None] * f_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                            other=0.0,
                         ).to(tl.float32)
                     )
                     if EXACT
@@ -1475,9 +1441,8 @@ def backward_read_1_slow(
                 stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
                 own = diagonal(reads, C)
                 decayed = decayed_sum(
-                    reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
-                    f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
-                    EXACT, DT,
+                    reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
                 decayed2 = decayed + own[:, None] * stepwise  # with each step's own
                 if not SMALL_RANGE:
@@ -1498,9 +1463,8 @@ def backward_read_1_slow(
                 reads2 = product2
                 own2 = diagonal(reads2, C)
                 decayed3 = decayed_sum(
-                    reads2, q.to(tl.float32), f_sums + step * D,
-                    f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads2, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a,
+                    f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
                 decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
@@ -1525,8 +1489,8 @@ def backward_read_1_slow(
                 )  # dlog_f
                 end = spans - sums
                 total = end[None, :] + later_sums(
-                    tl.where(i_ok[:, None], ((-(apart2 * (1.0 + (-f)))) + (apart * q.to(tl.float32))), 0.0),
-                    C, True and block_e <= 128, DT,
+                    tl.where(i_ok[:, None], ((-(apart2 * (1.0 + (-f)))) + (apart * q.to(tl.float32))), 0.0), C,
+                    True and block_e <= 128, DT,
                 )
                 tl.store(
                     S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total,
@@ -1560,19 +1524,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         backward_prologue_1, (layout.programs,),
         f, *strides(f, H), f_sums, f_rests, q, *strides(q, H), f_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         f, *strides(f, H), f_sums, f_rests, q, *strides(q, H), f_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -1581,17 +1543,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, f_sums, f_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", dS_first, dS_ends, layout, segments, False, decay=(f_sums, f_rests),
-                        axis=0, exact=config.exact,
+                        "S", dS_first, dS_ends, layout, segments, False, decay=(f_sums, f_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -1605,18 +1566,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     sweep = config.sweep(
-        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(), do.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()), config.chunk * matrix1.element_size(),
+        do.element_size(),
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, di, f_sums,
-        f_rests, scaled2,
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, di, f_sums, f_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"f", "q"}:
@@ -1625,23 +1584,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
-            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H), f, *strides(f, H),
+            f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
-            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H), f, *strides(f, H),
+            f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     dS_checkpoints = f_extents = f_rests = f_sums = None
     gradients, initial = {}, {}
@@ -1736,8 +1693,8 @@ def steps_kernel(
     q_at, i_at, f_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, i_stride0, i_stride1, i_stride2, i_stride3,
     f_stride0, f_stride1, f_stride2, f_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2, heads, q_group, i_group, f_group, steps,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
+    heads, q_group, i_group, f_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
@@ -1827,8 +1784,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -1839,8 +1796,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "i", "f"), constants=(), dims=("d", "e"),
-            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "i", "f"), constants=(), dims=("d", "e"), tiled="e", shared=False,
+            held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -1849,9 +1806,8 @@ OP = Op(
 
 @OP.named
 def hgrn2(
-    q: torch.Tensor, i: torch.Tensor, log_f: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    q: torch.Tensor, i: torch.Tensor, log_f: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
     recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -1901,18 +1857,17 @@ def hgrn2(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "i": i, "f": log_f}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "i": i, "f": log_f}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def hgrn2_step(
-    state: torch.Tensor | None, q: torch.Tensor, i: torch.Tensor, log_f: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, i: torch.Tensor, log_f: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of hgrn2, for generation: one launch, no gradient.
 

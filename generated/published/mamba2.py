@@ -84,8 +84,8 @@ from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
-    warpgroup_mma, warpgroup_mma_wait, with_roles,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, ring_of_numbers,
+    ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole, with_heads
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -93,8 +93,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps,
-    in_segments, or_zeros, per_head, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments, or_zeros,
+    per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -316,8 +316,8 @@ def torch_forward_states(given, states, constants, exchange):
     A_log = per_head(given["A_log"], dtype)
     x = steps_first(given["x"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (t7, -t9 * torch.exp(A_log), x), lead,
-        1, LONG_CHUNK, dtype, device, size_n, size_p,
+        _forward_states_1_chunks, _forward_states_1_composed, (t7, -t9 * torch.exp(A_log), x), lead, 1, LONG_CHUNK,
+        dtype, device, size_n, size_p,
     )
     # what enters, of h
     ((h_first,),) = exchange(
@@ -363,8 +363,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     t9 = -(-torch.nn.functional.logsigmoid(-(raw + bias))) * torch.exp(A_log)
     dy = steps_or_zeros(cotangents.get("y"), (*lead, size_p), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (C, t9, dy), lead, -1, LONG_CHUNK,
-        dtype, device, size_n, size_p,
+        _backward_states_1_chunks, _backward_states_1_composed, (C, t9, dy), lead, -1, LONG_CHUNK, dtype, device,
+        size_n, size_p,
     )
     # what enters, of dh
     ((dh_last,),) = exchange(
@@ -399,12 +399,12 @@ def forward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
-    x_p, x_b, x_t, x_h, x_g, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
+    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests, x_p, x_b, x_t, x_h, x_g,
+    B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
     T, H, chunks, starts, segments, length,
-    N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of h."""
     tile = tl.program_id(0) % tl.cdiv(P, block_p_)
@@ -425,8 +425,8 @@ def forward_sweep_1(
         h__slice = tl.zeros([block_p_, block_n_], tl.float32)
         if h__first is not None:
             h__slice += tl.load(
-                h__first + sh * N * P + n__slice[None, :] * P + p_[:, None],
-                mask=n__ok_slice[None, :] & p__ok[:, None], other=0.0,
+                h__first + sh * N * P + n__slice[None, :] * P + p_[:, None], mask=n__ok_slice[None, :] & p__ok[:, None],
+                other=0.0,
             )
         h_ = h_ + (h__slice,)
         n_ = n_ + (n__slice,)
@@ -477,19 +477,19 @@ def forward_sweep_1(
         h__next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             C_ = tl.load(
-                C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             product = tl.dot(h_[n_n_].to(DT), tl.trans(C_.to(DT)), product, input_precision="tf32x3")  # C h
             B_ = tl.load(
-                B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             if count > 0:
                 product2 = tl.dot(C_.to(DT), tl.trans(B_.to(DT)), product2, input_precision="tf32x3")  # C B^T
             h__after = tl.dot(
-                ((until * stepwise)[None, :] * x_each.to(tl.float32)).to(DT), B_.to(DT),
-                (kept * h_[n_n_]), input_precision="tf32x3",
+                ((until * stepwise)[None, :] * x_each.to(tl.float32)).to(DT), B_.to(DT), (kept * h_[n_n_]),
+                input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
             h__slice2 = h__after  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
@@ -501,8 +501,8 @@ def forward_sweep_1(
             log2 = log2 + (decay1_n[:, None] - decay1_n[None, :])
         m = power(log2, seen)  # decays from write to read
         y_0 = tl.dot(
-            x.to(DT), tl.trans((stepwise[None, :] * (product2 * m)).to(DT)),
-            (since[None, :] * product), input_precision="tf32x3",
+            x.to(DT), tl.trans((stepwise[None, :] * (product2 * m)).to(DT)), (since[None, :] * product),
+            input_precision="tf32x3",
         )  # ... + ((C B^T) . m) diag((softplus(raw + bias))) x
         if YIELD:
             tl.store(
@@ -513,8 +513,8 @@ def forward_sweep_1(
             if h__last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        h__last + (sh // H // segments * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
-                        h_[n_n_], mask=n__ok[n_n_][None, :] & p__ok[:, None],
+                        h__last + (sh // H // segments * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None], h_[n_n_],
+                        mask=n__ok[n_n_][None, :] & p__ok[:, None],
                     )
         else:
             tl.store(
@@ -525,17 +525,22 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    h__first, h__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
-    chunk_ready, chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, stepwise_ring,
-    y_0_buffer, kept_ring, since_ring, y_0_out_tile, N: gl.constexpr, P: gl.constexpr,
-    block_n_: gl.constexpr, block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
-    C: gl.constexpr, DT: gl.constexpr,
+    h__first, h__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, stepwise_ring, y_0_buffer, kept_ring, since_ring,
+    y_0_out_tile, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr, block_p_: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_p_, block_n_, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_p_, C, WARPS), k_width=2)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(block_p_, C, WARPS)
     left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_p_, block_n_, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile3_columns: gl.constexpr = gl.SliceLayout(0, tile3)
     y_0_out_tile_tiles = tma.make_tensor_descriptor(
         y_0_out + (b * T * H + h) * P, [stop, P], [H * P, 1], [C, block_p_],
         swizzled(block_p_, y_0_out.dtype.element_ty),
@@ -545,11 +550,10 @@ def forward_sweep_1_consumer(
         + gl.load(
             h__first
             + sh * N * P
-            + gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1))[None, :] * P
-            + (tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1)))[:, None],
-            mask=(gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1)) < N)[None, :]
-            & ((tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1))) < P)[:, None],
-            other=0.0,
+            + gl.arange(0, block_n_, layout=tile1_columns)[None, :] * P
+            + (tile * block_p_ + gl.arange(0, block_p_, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :]
+            & ((tile * block_p_ + gl.arange(0, block_p_, layout=tile1_rows)) < P)[:, None], other=0.0,
         )
         if h__first is not None
         else gl.zeros([block_p_, block_n_], gl.float32, layout=tile1)
@@ -560,34 +564,23 @@ def forward_sweep_1_consumer(
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
-        product2_2 = warpgroup_mma(
-            C__ring.index(stage), B__ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
-        )  # C B^T
-        product_2 = warpgroup_mma(
-            h__2_operand, C__ring.index(stage).permute((1, 0)),
-            gl.zeros([block_p_, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
-        )  # C h
-        seen = (
-            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
-        )
+        product2_2 = begun(C__ring.index(stage), B__ring.index(stage).permute((1, 0)), tile2)  # C B^T
+        product_2 = begun(h__2_operand, C__ring.index(stage).permute((1, 0)), tile3)  # C h
+        seen = gl.arange(0, C, layout=tile2_rows)[:, None] >= gl.arange(0, C, layout=tile2_columns)[None, :]
         log2 = (
-            decay1_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
-            - decay1_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
+            decay1_a_ring.index(stage).load(tile2_rows)[:, None]
+            - decay1_a_ring.index(stage).load(tile2_columns)[None, :]
         )
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         x_each = x_ring.index(stage).permute((1, 0)).load(left2)
-        h__after_left = (number1_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * x_each.to(gl.float32)).to(
-            DT
-        )
+        h__after_left = (number1_ring.index(stage).load(left2_columns)[None, :] * x_each.to(gl.float32)).to(DT)
         product2_2 = warpgroup_mma_wait(1, deps=(product2_2,))
-        y_0_right = (stepwise_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :] * (product2_2 * m)).to(DT)
+        y_0_right = (stepwise_ring.index(stage).load(tile2_columns)[None, :] * (product2_2 * m)).to(DT)
         y_0_buffer.store(y_0_right)
         fence_async_shared()
-        h__after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * h__2
+        h__after_onto = kept_ring.index(stage).load(tile1_rows)[:, None] * h__2
         product_2 = warpgroup_mma_wait(0, deps=(product_2,))
-        y_0_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * product_2
+        y_0_onto = since_ring.index(stage).load(tile3_columns)[None, :] * product_2
         y_0 = warpgroup_mma(
             x_ring.index(stage).permute((1, 0)), y_0_buffer.permute((1, 0)), y_0_onto, is_async=True
         )  # ... + ((C B^T) . m) diag((softplus(raw + bias))) x
@@ -608,23 +601,23 @@ def forward_sweep_1_consumer(
             gl.store(
                 h__last
                 + (sh // H // segments * H + h) * N * P
-                + gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1))[None, :] * P
-                + (tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1)))[:, None],
-                h__2,
-                mask=(gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1)) < N)[None, :]
-                & ((tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1))) < P)[:, None],
+                + gl.arange(0, block_n_, layout=tile1_columns)[None, :] * P
+                + (tile * block_p_ + gl.arange(0, block_p_, layout=tile1_rows))[:, None], h__2,
+                mask=(gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :]
+                & ((tile * block_p_ + gl.arange(0, block_p_, layout=tile1_rows)) < P)[:, None],
             )
     tma.store_wait(0)
 
 
 @gluon.jit
 def forward_sweep_1_loader(
-    C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh, count, C__p_2,
-    x_p_2, B__p_2, chunk_ready, chunk_empty, C__ring, B__ring, x_ring, decay1_a_ring, number1_ring,
-    stepwise_ring, kept_ring, since_ring, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr,
-    block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
-    DT: gl.constexpr,
+    C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh, count, C__p_2, x_p_2, B__p_2,
+    chunk_ready, chunk_empty, C__ring, B__ring, x_ring, decay1_a_ring, number1_ring, stepwise_ring, kept_ring,
+    since_ring, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr, block_p_: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
+    each: gl.constexpr = gl.BlockedLayout([C // 32], [32], [1], [0])
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     C__tiles = tma.make_tensor_descriptor(C__p_2, [stop, N], [C__t, 1], [C, block_n_], swizzled(block_n_, DT))
     B__tiles = tma.make_tensor_descriptor(B__p_2, [stop, N], [B__t, 1], [C, block_n_], swizzled(block_n_, DT))
     x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, P], [x_t, 1], [C, block_p_], swizzled(block_p_, DT))
@@ -634,14 +627,10 @@ def forward_sweep_1_loader(
         t0 = begin + gl.cast(n, gl.int64) * C
         last = gl.minimum(stop - t0, C).to(gl.int32) - 1
         at = bh * T + t0
-        decay1_a = gl.load(
-            decay1_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
-        )
+        decay1_a = gl.load(decay1_sums + at + gl.minimum(gl.arange(0, C, layout=each), last))
         decay1_a_end = gl.load(decay1_sums + at + last)
         raw = gl.load(
-            raw_by_head + at + gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])),
-            mask=(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])) < last + 1),
-            other=0.0,
+            raw_by_head + at + gl.arange(0, C, layout=each), mask=(gl.arange(0, C, layout=each) < last + 1), other=0.0
         )
         bias = gl.load(bias_p + h).to(gl.float32)
         mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
@@ -652,7 +641,7 @@ def forward_sweep_1_loader(
         tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), tile * block_p_], ready, x_ring.index(stage))
         since = gl.exp2(decay1_a)
         stepwise = gl.where(
-            (gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])) < last + 1),
+            (gl.arange(0, C, layout=each) < last + 1),
             (
                 gl.maximum((raw + bias), 0.0)
                 + gl.where(
@@ -670,19 +659,19 @@ def forward_sweep_1_loader(
         decay1_a_ring.index(stage).store(decay1_a)
         number1_ring.index(stage).store(number1)
         stepwise_ring.index(stage).store(stepwise)
-        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=one))
         since_ring.index(stage).store(since)
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1_roles(
-    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
-    x_p, x_b, x_t, x_h, x_g, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
+    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests, x_p, x_b, x_t, x_h, x_g,
+    B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
     T, H, chunks, starts, segments, length,
-    N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr, block_p_: gl.constexpr,
-    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
-    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr, block_p_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of h. Its warps have roles: consumer, loader."""
@@ -693,53 +682,36 @@ def forward_sweep_1_roles(
     segment = (sh // H % segments) if starts is None else (sh // H * 0)
     begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
     stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
-    first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
     C__p_2 = C__p + (b * C__b + h // C__g * C__h)
     x_p_2 = x_p + (b * x_b + h // x_g * x_h)
     B__p_2 = B__p + (b * B__b + h // B__g * B__h)
-    C__ring = gl.allocate_shared_memory(DT, [STAGES, C, block_n_], swizzled(block_n_, DT))
-    B__ring = gl.allocate_shared_memory(DT, [STAGES, C, block_n_], swizzled(block_n_, DT))
-    x_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_p_], swizzled(block_p_, DT))
-    decay1_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    number1_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    stepwise_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    y_0_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    y_0_out_tile = gl.allocate_shared_memory(
-        y_0_out.dtype.element_ty, [C, block_p_], swizzled(block_p_, y_0_out.dtype.element_ty)
-    )
-    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(chunk_ready.index(stage), count=2)
-        mbarrier.init(chunk_empty.index(stage), count=1)
+    C__ring = ring_of_tiles(DT, STAGES, C, block_n_)
+    B__ring = ring_of_tiles(DT, STAGES, C, block_n_)
+    x_ring = ring_of_tiles(DT, STAGES, C, block_p_)
+    decay1_a_ring = ring_of_numbers(STAGES, C)
+    number1_ring = ring_of_numbers(STAGES, C)
+    stepwise_ring = ring_of_numbers(STAGES, C)
+    kept_ring = ring_of_numbers(STAGES, 1)
+    since_ring = ring_of_numbers(STAGES, C)
+    y_0_buffer = room(DT, C, C)
+    y_0_out_tile = room(y_0_out.dtype.element_ty, C, block_p_)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (
-                forward_sweep_1_consumer,
-                (
-                    h__first, h__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin,
-                    stop, count, chunk_ready, chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring,
-                    number1_ring, stepwise_ring, y_0_buffer, kept_ring, since_ring, y_0_out_tile, N,
-                    P, block_n_, block_p_, WARPS, STAGES, C, DT,
-                ),
-            ),
-            (
-                forward_sweep_1_loader,
-                (
-                    C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh,
-                    count, C__p_2, x_p_2, B__p_2, chunk_ready, chunk_empty, C__ring, B__ring,
-                    x_ring, decay1_a_ring, number1_ring, stepwise_ring, kept_ring, since_ring, N, P,
-                    block_n_, block_p_, WARPS, STAGES, C, DT,
-                ),
-            ),
-        ],
-        [1], [LOADER_REGISTERS],
+            (forward_sweep_1_consumer, (
+                h__first, h__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, stepwise_ring, y_0_buffer, kept_ring,
+                since_ring, y_0_out_tile, N, P, block_n_, block_p_, WARPS, STAGES, C, DT,
+            )),
+            (forward_sweep_1_loader, (
+                C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh, count, C__p_2, x_p_2, B__p_2,
+                chunk_ready, chunk_empty, C__ring, B__ring, x_ring, decay1_a_ring, number1_ring, stepwise_ring, kept_ring,
+                since_ring, N, P, block_n_, block_p_, WARPS, STAGES, C, DT,
+            )),
+        ], [1], [LOADER_REGISTERS],
     )
 
 
@@ -759,8 +731,8 @@ def forward_per_step_2(
     p_ = tl.arange(0, block_p_)
     p__ok = p_ < P
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + p_[None, :],
-        mask=i_ok[:, None] & p__ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + p_[None, :], mask=i_ok[:, None] & p__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     D = tl.load(D_p + h).to(tl.float32)
     y_0 = tl.load(
@@ -787,7 +759,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     D = with_heads(D, H)
     N = B_.shape[-1]
     P = x.shape[-1]
-    config = choose(some.dtype, (N, P), "07fe5d82143ed718")
+    config = choose(some.dtype, (N, P), "0446738d6a11b77b")
     config = with_roles(config, N, C_, x, B_)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(P, min(config.tile, config.padded(P))))
@@ -805,25 +777,24 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if segments > 1 or exchange is not None:
         h__ends = some.new_empty((B * segments, H, N, P), dtype=torch.float32)
         sweep = config.sweep(
-            P, config.padded(N) * B_.element_size(),
-            decay1_sums.element_size() + raw_by_head.element_size(), x.element_size(),
+            P, config.padded(N) * B_.element_size(), decay1_sums.element_size() + raw_by_head.element_size(),
+            x.element_size(),
         )
         launch(
             forward_sweep_1, (layout.sequences * segments * H * cdiv(P, sweep.tile),),
-            None, h__ends, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H),
-            B_, *strides(B_, H), raw_by_head, bias, None,
+            None, h__ends, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H), B_, *strides(B_, H),
+            raw_by_head, bias, None,
             *layout.swept, segments, layout.length(segments),
-            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             h__coming = exchange.begin(
                 (
                     map_of_all(
-                        "h", h__first, h__ends, layout, segments, True,
-                        decay=(decay1_sums, decay1_rests), axis=0, exact=config.exact,
+                        "h", h__first, h__ends, layout, segments, True, decay=(decay1_sums, decay1_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -844,13 +815,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     launch_with_roles(
         config, forward_sweep_1, forward_sweep_1_roles, ("N", "block_n_", "P", "block_p_"),
         (layout.sequences * segments * H * cdiv(P, sweep.tile),),
-        h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H),
-        B_, *strides(B_, H), raw_by_head, bias, y_0,
+        h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H), B_, *strides(B_, H),
+        raw_by_head, bias, y_0,
         *layout.swept, segments, layout.length(segments),
-        N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     decay1_rests = None
     y = some.new_empty((B, T, H, P), dtype=some.dtype)
@@ -896,13 +866,12 @@ def backward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix1, raw_by_head, bias_p, decay1_sums, decay1_rests, dy_p, dy_b, dy_t, dy_h, dy_g,
-    x_p, x_b, x_t, x_h, x_g, matrix2, C__p, C__b, C__t, C__h, C__g,
-    B__p, B__b, B__t, B__h, B__g, matrix3, own1_out,
+    matrix1, raw_by_head, bias_p, decay1_sums, decay1_rests, dy_p, dy_b, dy_t, dy_h, dy_g, x_p, x_b, x_t, x_h, x_g,
+    matrix2, C__p, C__b, C__t, C__h, C__g, B__p, B__b, B__t, B__h, B__g, matrix3, own1_out,
     T, H, chunks, begins, stops, programs,
-    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -974,14 +943,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
-    dy_p, dy_b, dy_t, dy_h, dy_g, h_in_late__out, B__p, B__b, B__t, B__h, B__g, matrix1, dC_out,
-    raw_by_head, bias_p, x_p, x_b, x_t, x_h, x_g,
+    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests, dy_p, dy_b, dy_t, dy_h, dy_g,
+    h_in_late__out, B__p, B__b, B__t, B__h, B__g, matrix1, dC_out, raw_by_head, bias_p, x_p, x_b, x_t, x_h, x_g,
     T, H, chunks, starts, segments, length,
-    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of h."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -1002,8 +969,8 @@ def backward_sweep_1(
         h__slice = tl.zeros([block_n_, block_p_], tl.float32)
         if h__first is not None:
             h__slice += tl.load(
-                h__first + sh * N * P + n_[:, None] * P + p__slice[None, :],
-                mask=n__ok[:, None] & p__ok_slice[None, :], other=0.0,
+                h__first + sh * N * P + n_[:, None] * P + p__slice[None, :], mask=n__ok[:, None] & p__ok_slice[None, :],
+                other=0.0,
             )
         h_ = h_ + (h__slice,)
         p_ = p_ + (p__slice,)
@@ -1060,20 +1027,20 @@ def backward_sweep_1(
         h__next = ()
         for n_p_ in tl.static_range((P + block_p_ - 1) // block_p_):
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + p_[n_p_][None, :], mask=i_ok[:, None] & p__ok[n_p_][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(h_[n_p_], DT)
             product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy h^T
             if not EXACT:
                 product = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), product)
             x = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :], mask=i_ok[:, None] & p__ok[n_p_][None, :],
+                other=0.0,
             )
             h__after = tl.dot(
-                ((until * stepwise)[None, :] * B__each.to(tl.float32)).to(DT), x.to(DT),
-                (kept * h_[n_p_]), input_precision="tf32x3",
+                ((until * stepwise)[None, :] * B__each.to(tl.float32)).to(DT), x.to(DT), (kept * h_[n_p_]),
+                input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
             h__slice2 = h__after  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
@@ -1108,14 +1075,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dh_first, dh_last, decay1_sums, decay1_rests, B__p, B__b, B__t, B__h, B__g,
-    dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, raw_by_head, bias_p, dx_1_out,
-    C__p, C__b, C__t, C__h, C__g,
+    dh_first, dh_last, decay1_sums, decay1_rests, B__p, B__b, B__t, B__h, B__g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    matrix2, raw_by_head, bias_p, dx_1_out, C__p, C__b, C__t, C__h, C__g,
     T, H, chunks, starts, segments, length,
-    N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dh."""
     tile = tl.program_id(0) % tl.cdiv(P, block_p_)
@@ -1136,8 +1101,8 @@ def backward_sweep_2(
         dh_slice = tl.zeros([block_p_, block_n_], tl.float32)
         if dh_first is not None:
             dh_slice += tl.load(
-                dh_first + sh * N * P + n__slice[None, :] * P + p_[:, None],
-                mask=n__ok_slice[None, :] & p__ok[:, None], other=0.0,
+                dh_first + sh * N * P + n__slice[None, :] * P + p_[:, None], mask=n__ok_slice[None, :] & p__ok[:, None],
+                other=0.0,
             )
         dh = dh + (dh_slice,)
         n_ = n_ + (n__slice,)
@@ -1179,13 +1144,13 @@ def backward_sweep_2(
         dh_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             B_ = tl.load(
-                B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             product = tl.dot(dh[n_n_].to(DT), tl.trans(B_.to(DT)), product, input_precision="tf32x3")  # B dh
             C_ = tl.load(
-                C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
+                C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :], mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
             )
             dh_after = tl.dot(
                 (until[None, :] * dy_each.to(tl.float32)).to(DT), C_.to(DT), (kept * dh[n_n_]), input_precision="tf32x3"
@@ -1220,8 +1185,8 @@ def backward_sweep_2(
             if dh_last is not None:
                 if segment == 0:
                     tl.store(
-                        dh_last + (sh // H // segments * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
-                        dh[n_n_], mask=n__ok[n_n_][None, :] & p__ok[:, None],
+                        dh_last + (sh // H // segments * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None], dh[n_n_],
+                        mask=n__ok[n_n_][None, :] & p__ok[:, None],
                     )
         else:
             tl.store(
@@ -1232,14 +1197,13 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    dh_first, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, decay1_sums, decay1_rests,
-    x_p, x_b, x_t, x_h, x_g, h_out_late__out, C__p, C__b, C__t, C__h, C__g, matrix3, dB_out,
-    draw_2_out, dbias_2_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dh_first, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, decay1_sums, decay1_rests, x_p, x_b, x_t, x_h, x_g,
+    h_out_late__out, C__p, C__b, C__t, C__h, C__g, matrix3, dB_out, draw_2_out, dbias_2_out,
+    dy_p, dy_b, dy_t, dy_h, dy_g,
     T, H, chunks, starts, segments, length,
-    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dh."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -1260,8 +1224,8 @@ def backward_sweep_3(
         dh_slice = tl.zeros([block_n_, block_p_], tl.float32)
         if dh_first is not None:
             dh_slice += tl.load(
-                dh_first + sh * N * P + n_[:, None] * P + p__slice[None, :],
-                mask=n__ok[:, None] & p__ok_slice[None, :], other=0.0,
+                dh_first + sh * N * P + n_[:, None] * P + p__slice[None, :], mask=n__ok[:, None] & p__ok_slice[None, :],
+                other=0.0,
             )
         dh = dh + (dh_slice,)
         p_ = p_ + (p__slice,)
@@ -1318,16 +1282,16 @@ def backward_sweep_3(
         dh_next = ()
         for n_p_ in tl.static_range((P + block_p_ - 1) // block_p_):
             x = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
+                x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :], mask=i_ok[:, None] & p__ok[n_p_][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(dh[n_p_], DT)
             x_dh = tl.dot(rounded.to(DT), tl.trans(x.to(DT)), x_dh, input_precision="tf32x3")  # x dh^T
             if not EXACT:
                 x_dh = tl.dot(rest.to(DT), tl.trans(x.to(DT)), x_dh)
             dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
+                dy_p + t0 * dy_t + i[:, None] * dy_t + p_[n_p_][None, :], mask=i_ok[:, None] & p__ok[n_p_][None, :],
+                other=0.0,
             )
             dh_after = tl.dot(
                 (until[None, :] * C__each.to(tl.float32)).to(DT), dy.to(DT), (kept * dh[n_p_]), input_precision="tf32x3"
@@ -1405,11 +1369,10 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_2(
-    dy_p, dy_b, dy_t, dy_h, dy_g, D_p, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g,
-    raw_p, raw_b, raw_t, raw_h, raw_g, bias_p,
-    h__state_adjoint_p, h__state_adjoint_b, h__state_adjoint_t, h__state_adjoint_h, h__state_adjoint_g,
-    A_log_p, draw_2_sums, draw_2_n, dbias_2_sums, dbias_2_n, x_p, x_b, x_t, x_h, x_g, dx_out,
-    draw_out, dA_log_summed_out, dbias_summed_out, dD_summed_out,
+    dy_p, dy_b, dy_t, dy_h, dy_g, D_p, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g, raw_p, raw_b, raw_t, raw_h, raw_g,
+    bias_p, h__state_adjoint_p, h__state_adjoint_b, h__state_adjoint_t, h__state_adjoint_h, h__state_adjoint_g,
+    A_log_p, draw_2_sums, draw_2_n, dbias_2_sums, dbias_2_n, x_p, x_b, x_t, x_h, x_g, dx_out, draw_out,
+    dA_log_summed_out, dbias_summed_out, dD_summed_out,
     T, H, count,
     P: tl.constexpr, block_p_: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -1423,8 +1386,8 @@ def backward_per_step_2(
     p_ = tl.arange(0, block_p_)
     p__ok = p_ < P
     dy = tl.load(
-        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + p_[None, :],
-        mask=i_ok[:, None] & p__ok[None, :], other=0.0,
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + p_[None, :], mask=i_ok[:, None] & p__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     D = tl.load(D_p + h).to(tl.float32)
     dx_1 = tl.zeros([ROWS, block_p_], tl.float32)
@@ -1453,8 +1416,8 @@ def backward_per_step_2(
         for tile in range(dbias_2_n):
             dbias_2 += tl.load(dbias_2_sums + ((b * H + h) * dbias_2_n + tile) * T + step, mask=i_ok, other=0.0)
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + p_[None, :],
-        mask=i_ok[:, None] & p__ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + p_[None, :], mask=i_ok[:, None] & p__ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.exp(A_log)
     t2 = raw + bias
@@ -1497,7 +1460,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     D = with_heads(D, H)
     N = B_.shape[-1]
     P = x.shape[-1]
-    config = choose(some.dtype, (N, P), "07fe5d82143ed718")
+    config = choose(some.dtype, (N, P), "0446738d6a11b77b")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(P, min(config.tile, config.padded(P))))
     h__first = whole(states.get("h"))
@@ -1523,13 +1486,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_1, (config.queues(layout.programs),),
-            matrix1, raw_by_head, bias, decay1_sums, decay1_rests, dy, *strides(dy, H),
-            x, *strides(x, H), matrix2, C_, *strides(C_, H), B_, *strides(B_, H), matrix3, own1,
+            matrix1, raw_by_head, bias, decay1_sums, decay1_rests, dy, *strides(dy, H), x, *strides(x, H), matrix2,
+            C_, *strides(C_, H), B_, *strides(B_, H), matrix3, own1,
             *layout.at_once, layout.programs,
             P=P, N=N, block_p_=config.padded(P), block_n_=config.padded(N), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(P) * (dy.element_size() + x.element_size()) + config.padded(N) * (C_.element_size() + B_.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"A_log", "B", "bias", "h", "raw", "x"}:
         if segments > 1 or exchange is not None:
@@ -1539,20 +1502,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
             launch(
                 backward_sweep_2, (layout.sequences * segments * H * cdiv(P, sweep.tile),),
-                None, dh_ends, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H), matrix2,
-                raw_by_head, bias, None, C_, *strides(C_, H),
+                None, dh_ends, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H), matrix2, raw_by_head, bias,
+                None, C_, *strides(C_, H),
                 *layout.swept, segments, layout.length(segments),
-                N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dh_coming = exchange.begin(
                     (
                         map_of_all(
-                            "h", dh_first, dh_ends, layout, segments, False,
-                            decay=(decay1_sums, decay1_rests), axis=0, exact=config.exact,
+                            "h", dh_first, dh_ends, layout, segments, False, decay=(decay1_sums, decay1_rests), axis=0,
+                            exact=config.exact,
                         ),
                     )
                 )
@@ -1573,13 +1535,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-            h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, dy, *strides(dy, H),
-            h_in_late_, B_, *strides(B_, H), matrix1, dC, raw_by_head, bias, x, *strides(x, H),
+            h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, dy, *strides(dy, H), h_in_late_,
+            B_, *strides(B_, H), matrix1, dC, raw_by_head, bias, x, *strides(x, H),
             *layout.swept, segments, layout.length(segments),
-            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"A_log", "B", "bias", "h", "raw", "x"}:
@@ -1601,13 +1562,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(P, sweep.tile),),
-            dh_starts, dh_last, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H),
-            matrix2, raw_by_head, bias, dx_1, C_, *strides(C_, H),
+            dh_starts, dh_last, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H), matrix2, raw_by_head,
+            bias, dx_1, C_, *strides(C_, H),
             *layout.swept, segments, layout.length(segments),
-            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"A_log", "bias", "raw"}:
@@ -1631,21 +1591,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
-            dh_starts, B_, *strides(B_, H), raw_by_head, bias, decay1_sums, decay1_rests,
-            x, *strides(x, H), h_out_late_, C_, *strides(C_, H), matrix3, dB, draw_2, dbias_2,
-            dy, *strides(dy, H),
+            dh_starts, B_, *strides(B_, H), raw_by_head, bias, decay1_sums, decay1_rests, x, *strides(x, H), h_out_late_,
+            C_, *strides(C_, H), matrix3, dB, draw_2, dbias_2, dy, *strides(dy, H),
             *layout.swept, segments, layout.length(segments),
-            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix3 = raw_by_head = None
     gradients, initial = {}, {}
     if needs & {"A_log", "bias", "raw"}:  # the decay times <h_(t-1), dh_t>
         h__state_adjoint = boundary_sums(
-            decay1_sums, decay1_rests, h__at_ends, layout, segments, config.exact,
-            in_late=h_in_late_, own_late=own1, out_late=h_out_late_,
+            decay1_sums, decay1_rests, h__at_ends, layout, segments, config.exact, in_late=h_in_late_, own_late=own1,
+            out_late=h_out_late_,
         )
     decay1_rests = decay1_sums = h_in_late_ = h_out_late_ = own1 = None
     if needs & {"A_log", "D", "bias", "raw", "x"}:
@@ -1668,13 +1626,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_per_step_2, (cdiv(B * T, config.rows(config.padded(P))) * H,),
-            dy, *strides(dy, H), D,
-            *((dx_1, *strides(dx_1, H)) if "x" in needs else (None, 0, 0, 0, 1)), raw, *strides(raw, H),
-            bias,
+            dy, *strides(dy, H), D, *((dx_1, *strides(dx_1, H)) if "x" in needs else (None, 0, 0, 0, 1)),
+            raw, *strides(raw, H), bias,
             *((h__state_adjoint, *strides(h__state_adjoint, H)) if "raw" in needs or "A_log" in needs or "bias" in needs else (None, 0, 0, 0, 1)),
             A_log, *((draw_2, draw_2.shape[2]) if "raw" in needs else (None, 0)),
-            *((dbias_2, dbias_2.shape[2]) if "bias" in needs else (None, 0)), x, *strides(x, H), dx,
-            draw, dA_log_summed, dbias_summed, dD_summed,
+            *((dbias_2, dbias_2.shape[2]) if "bias" in needs else (None, 0)), x, *strides(x, H), dx, draw, dA_log_summed,
+            dbias_summed, dD_summed,
             T, H, B * T,
             P=P, block_p_=config.padded(P), ROWS=config.rows(config.padded(P)), num_warps=4,
         )
@@ -1728,9 +1685,9 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     B_at, C_at, x_at, raw_at, A_log_at, bias_at, D_at, h_at, next_h_at, y_at, rows_at,
-    B_stride0, B_stride1, B_stride2, C_stride0, C_stride1, C_stride2,
-    x_stride0, x_stride1, x_stride2, raw_stride0, raw_stride1, A_log_stride0, bias_stride0,
-    D_stride0, h_stride0, h_stride1, next_h_stride0, next_h_stride1, y_stride0, y_stride1,
+    B_stride0, B_stride1, B_stride2, C_stride0, C_stride1, C_stride2, x_stride0, x_stride1, x_stride2,
+    raw_stride0, raw_stride1, A_log_stride0, bias_stride0, D_stride0, h_stride0, h_stride1,
+    next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -1805,10 +1762,9 @@ def step_kernel(
 def steps_kernel(
     B_at, C_at, x_at, raw_at, A_log_at, bias_at, D_at, h_at, kept_h_at, y_at, rows_at, each_at, counts_at, starts_at,
     B_stride0, B_stride1, B_stride2, B_stride3, C_stride0, C_stride1, C_stride2, C_stride3,
-    x_stride0, x_stride1, x_stride2, x_stride3, raw_stride0, raw_stride1, raw_stride2,
-    A_log_stride0, bias_stride0, D_stride0, h_stride0, h_stride1, h_stride2, h_stride3,
-    kept_h_stride0, kept_h_stride1, kept_h_stride2, kept_h_stride3,
-    y_stride0, y_stride1, y_stride2,
+    x_stride0, x_stride1, x_stride2, x_stride3, raw_stride0, raw_stride1, raw_stride2, A_log_stride0, bias_stride0,
+    D_stride0, h_stride0, h_stride1, h_stride2, h_stride3,
+    kept_h_stride0, kept_h_stride1, kept_h_stride2, kept_h_stride3, y_stride0, y_stride1, y_stride2,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -1908,9 +1864,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="mamba2",
     arguments=(
-        Argument("B", "input", ("n",)), Argument("C", "input", ("n",)),
-        Argument("x", "input", ("p",)), Argument("raw", "input", ()),
-        Argument("A_log", "parameter", ()), Argument("bias", "parameter", ()),
+        Argument("B", "input", ("n",)), Argument("C", "input", ("n",)), Argument("x", "input", ("p",)),
+        Argument("raw", "input", ()), Argument("A_log", "parameter", ()), Argument("bias", "parameter", ()),
         Argument("D", "parameter", ()),
     ),
     states=(("h", ("n", "p")),), outputs=(("y", ("p",)),),
@@ -1919,20 +1874,19 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={},
-            saved_packed=True,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("B", "C", "x", "raw", "A_log", "bias", "D"),
-            constants=(), dims=("n", "p"), tiled="p", shared=False, held=(("n", "p"),), smallest=1,
+            step_kernel, steps_kernel, reads=("B", "C", "x", "raw", "A_log", "bias", "D"), constants=(),
+            dims=("n", "p"), tiled="p", shared=False, held=(("n", "p"),), smallest=1,
         ),
     ),
     __name__,
@@ -1941,11 +1895,11 @@ OP = Op(
 
 @OP.named
 def mamba2(
-    B: torch.Tensor, C: torch.Tensor, x: torch.Tensor, raw: torch.Tensor, A_log: torch.Tensor,
-    bias: torch.Tensor, D: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    B: torch.Tensor, C: torch.Tensor, x: torch.Tensor, raw: torch.Tensor, A_log: torch.Tensor, bias: torch.Tensor,
+    D: torch.Tensor, initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Mamba-2 / SSD (Dao and Gu 2024, arXiv 2405.21060): h = exp(dt A) h + dt B x^T, with a skip connection D.
 
@@ -2003,19 +1957,17 @@ def mamba2(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"B": B, "C": C, "x": x, "raw": raw, "A_log": A_log, "bias": bias, "D": D},
-        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        {"B": B, "C": C, "x": x, "raw": raw, "A_log": A_log, "bias": bias, "D": D}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def mamba2_step(
-    state: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor, x: torch.Tensor,
-    raw: torch.Tensor, A_log: torch.Tensor, bias: torch.Tensor, D: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor, x: torch.Tensor, raw: torch.Tensor,
+    A_log: torch.Tensor, bias: torch.Tensor, D: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of mamba2, for generation: one launch, no gradient.
 
@@ -2045,8 +1997,8 @@ def mamba2_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"B": B, "C": C, "x": x, "raw": raw, "A_log": A_log, "bias": bias, "D": D}, inplace,
-        out, state_dtype, backend, deterministic,
+        state, {"B": B, "C": C, "x": x, "raw": raw, "A_log": A_log, "bias": bias, "D": D}, inplace, out, state_dtype,
+        backend, deterministic,
     )
 
 

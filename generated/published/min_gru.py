@@ -68,8 +68,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times,
-    with_those_before,
+    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.indexing import segment_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
@@ -78,8 +77,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -220,8 +218,8 @@ def torch_forward_states(given, states, constants, exchange):
     z = steps_first(given["z"], dtype)
     t5 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
-        (t5, torch.nn.functional.logsigmoid(-(z))), lead, 1, LONG_CHUNK, dtype, device, size_d,
+        _forward_states_1_chunks, _forward_states_1_composed, (t5, torch.nn.functional.logsigmoid(-(z))), lead, 1,
+        LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of h
     ((h_first,),) = exchange(
@@ -262,8 +260,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
     z = steps_first(given["z"], dtype)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed,
-        (dy, torch.nn.functional.logsigmoid(-(z))), lead, -1, LONG_CHUNK, dtype, device, size_d,
+        _backward_states_1_chunks, _backward_states_1_composed, (dy, torch.nn.functional.logsigmoid(-(z))), lead, -1,
+        LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of dh
     ((dh_last,),) = exchange(
@@ -276,8 +274,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_scan_1(
     h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g, y_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -299,8 +296,8 @@ def forward_scan_1(
         step = t0 + i
         at = (b * T + step) * H + h
         z = tl.load(
-            z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         c_ = tl.load(
             c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
@@ -331,11 +328,9 @@ def forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
-    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g,
-    h_before__out,
+    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g, h_before__out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -357,8 +352,8 @@ def backward_scan_1(
         step = t0 + i
         at = (b * T + step) * H + h
         z = tl.load(
-            z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         c_ = tl.load(
             c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
@@ -398,11 +393,9 @@ def backward_scan_1(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
     dh_first, dh_last, dh_linear, z_p, z_b, z_t, z_h, z_g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    c__p, c__b, c__t, c__h, c__g,
-    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dz_out, dc_out,
+    c__p, c__b, c__t, c__h, c__g, h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dz_out, dc_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -424,8 +417,8 @@ def backward_scan_2(
         step = t0 + i
         at = (b * T + step) * H + h
         z = tl.load(
-            z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         dy = tl.load(
             dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
@@ -510,8 +503,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
             forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
@@ -550,8 +542,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = None
@@ -572,8 +563,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
             *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), None, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         dh_starts = scanned(dh_first, dh_ends, dh_linear, layout, segments, False)
     dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
@@ -615,9 +605,8 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    z_at, c_at, h_at, next_h_at, y_at, rows_at, z_stride0, z_stride1, z_stride2,
-    c_stride0, c_stride1, c_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1,
-    y_stride0, y_stride1, heads, z_group, c_group,
+    z_at, c_at, h_at, next_h_at, y_at, rows_at, z_stride0, z_stride1, z_stride2, c_stride0, c_stride1, c_stride2,
+    h_stride0, h_stride1, next_h_stride0, next_h_stride1, y_stride0, y_stride1, heads, z_group, c_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
@@ -670,8 +659,7 @@ def steps_kernel(
     z_stride0, z_stride1, z_stride2, z_stride3, c_stride0, c_stride1, c_stride2, c_stride3,
     h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
     y_stride0, y_stride1, y_stride2, heads, z_group, c_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
@@ -732,8 +720,8 @@ def steps_kernel(
                     kept_row = batch * steps + now
                 if kept_row >= 0:
                     tl.store(
-                        kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2,
-                        next_h, mask=in_d,
+                        kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2, next_h,
+                        mask=in_d,
                     )
             h = next_h.to(tl.float32)
         if ends:
@@ -741,27 +729,26 @@ def steps_kernel(
 
 
 SIGNATURE = Signature(
-    name="min_gru", arguments=(Argument("z", "input", ("d",)), Argument("c", "input", ("d",))),
-    states=(("h", ("d",)),), outputs=(("y", ("d",)),),
+    name="min_gru", arguments=(Argument("z", "input", ("d",)), Argument("c", "input", ("d",))), states=(("h", ("d",)),),
+    outputs=(("y", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
-            saved_packed=True,
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays", "finals")),
+            saved={}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("z", "c"), constants=(), dims=("d",), tiled="d",
-            shared=False, held=(("d",),), smallest=1,
+            step_kernel, steps_kernel, reads=("z", "c"), constants=(), dims=("d",), tiled="d", shared=False,
+            held=(("d",),), smallest=1,
         ),
     ),
     __name__,
@@ -770,10 +757,10 @@ OP = Op(
 
 @OP.named
 def min_gru(
-    z: torch.Tensor, c: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    z: torch.Tensor, c: torch.Tensor, initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""minGRU (Feng et al. 2024, arXiv 2410.01201): a gate of every channel that reads no state; c + 1/2, or a sigmoid below 0.
 
@@ -821,17 +808,17 @@ def min_gru(
         [(1, 100, 2, 16)]
     """
     return OP(
-        {"z": z, "c": c}, initial_state=initial_state, output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute,
-        precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        {"z": z, "c": c}, initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision, state_dtype=state_dtype,
+        backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def min_gru_step(
     state: torch.Tensor | None, z: torch.Tensor, c: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of min_gru, for generation: one launch, no gradient.
 

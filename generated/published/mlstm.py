@@ -135,8 +135,8 @@ from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, lasting, power, span
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    LONG_SCAN, maximum_at, maximum_then, maximum_then_beside, one_after_other, scan_segments,
-    scan_stages, scanned, times, with_those_before,
+    LONG_SCAN, maximum_at, maximum_then, maximum_then_beside, one_after_other, scan_segments, scan_stages, scanned,
+    times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
@@ -152,8 +152,8 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.op.strata import Gradients, kept, kept_of
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.scans import LONG, backward_in_segments, entering, forward_in_segments, scan_maps
@@ -175,8 +175,8 @@ def _part1_forward_part(given, states, constants):
         m_first,
     )
     return (
-        {"m_prev": from_steps(m_before, lead, 0, dtype), "m_next": from_steps(m_after, lead, 0, dtype)},
-        {"m": m_last}, {},
+        {"m_prev": from_steps(m_before, lead, 0, dtype), "m_next": from_steps(m_after, lead, 0, dtype)}, {"m": m_last},
+        {},
     )
 
 
@@ -731,8 +731,8 @@ def torch_part2_forward_states(given, states, constants, exchange):
     v = steps_first(given["v"], dtype)
     map_3 = map_of_segment(
         _part2_forward_states_1_chunks, _part2_forward_states_1_composed,
-        (k * size_d**-0.5 * torch.exp(-t9)[..., None], -torch.clamp((i + t11 - m_prev), min=0.0), v),
-        lead, 1, LONG_CHUNK, dtype, device, size_d, size_e,
+        (k * size_d**-0.5 * torch.exp(-t9)[..., None], -torch.clamp((i + t11 - m_prev), min=0.0), v), lead, 1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     t14 = size_d**-0.5
     t15 = -t9
@@ -743,19 +743,19 @@ def torch_part2_forward_states(given, states, constants, exchange):
     t20 = torch.clamp(t19, min=0.0)
     t21 = -t20
     map_6 = map_of_segment(
-        _part2_forward_states_2_chunks, _part2_forward_states_2_composed, (t17, t21), lead, 1,
-        LONG_CHUNK, dtype, device, size_d,
+        _part2_forward_states_2_chunks, _part2_forward_states_2_composed, (t17, t21), lead, 1, LONG_CHUNK, dtype,
+        device, size_d,
     )
     # what enters, of C, n
     (C_first,), (n_first,) = exchange(
         (
             Segment(
-                ("C",), _part2_forward_states_1_composed, _part2_forward_states_1_applied,
-                map_3[:1], map_3[1:], (C_first,),
+                ("C",), _part2_forward_states_1_composed, _part2_forward_states_1_applied, map_3[:1], map_3[1:],
+                (C_first,),
             ),
             Segment(
-                ("n",), _part2_forward_states_2_composed, _part2_forward_states_2_applied,
-                map_6[:1], map_6[1:], (n_first,),
+                ("n",), _part2_forward_states_2_composed, _part2_forward_states_2_applied, map_6[:1], map_6[1:],
+                (n_first,),
             ),
         )
     )
@@ -876,8 +876,8 @@ def torch_part2_backward_states(given, states, constants, saved, cotangents, fin
     t23 = torch.maximum(torch.abs(y_2), torch.exp(-m_next)).reciprocal()
     dh = steps_or_zeros(cotangents.get("h"), (*lead, size_e), dtype, device)
     map_5 = map_of_segment(
-        _part2_backward_states_1_chunks, _part2_backward_states_1_composed,
-        (q * t23[..., None], t19, dh), lead, -1, LONG_CHUNK, dtype, device, size_d, size_e,
+        _part2_backward_states_1_chunks, _part2_backward_states_1_composed, (q * t23[..., None], t19, dh), lead, -1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     t26 = torch.abs(y_2)
     t27 = -m_next
@@ -892,19 +892,19 @@ def torch_part2_backward_states(given, states, constants, saved, cotangents, fin
         * torch.sign(y_2)[..., None]
     )
     map_8 = map_of_segment(
-        _part2_backward_states_2_chunks, _part2_backward_states_2_composed, (t31, t19), lead, -1,
-        LONG_CHUNK, dtype, device, size_d,
+        _part2_backward_states_2_chunks, _part2_backward_states_2_composed, (t31, t19), lead, -1, LONG_CHUNK, dtype,
+        device, size_d,
     )
     # what enters, of dC, dn
     (dC_last,), (dn_last,) = exchange(
         (
             Segment(
-                ("C",), _part2_backward_states_1_composed, _part2_backward_states_1_applied,
-                map_5[:1], map_5[1:], (dC_last,),
+                ("C",), _part2_backward_states_1_composed, _part2_backward_states_1_applied, map_5[:1], map_5[1:],
+                (dC_last,),
             ),
             Segment(
-                ("n",), _part2_backward_states_2_composed, _part2_backward_states_2_applied,
-                map_8[:1], map_8[1:], (dn_last,),
+                ("n",), _part2_backward_states_2_composed, _part2_backward_states_2_applied, map_8[:1], map_8[1:],
+                (dn_last,),
             ),
         )
     )
@@ -948,8 +948,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients.add(
         torch_part1_backward(
             given, states, constants, kept_of(1, saved),
-            {**cotangents, "m_prev": gradients.take("m_prev"), "m_next": gradients.take("m_next")},
-            final_cotangents, needs,
+            {**cotangents, "m_prev": gradients.take("m_prev"), "m_next": gradients.take("m_next")}, final_cotangents,
+            needs,
         )
     )
     return gradients.of(given), gradients.initial
@@ -987,8 +987,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part1_forward_scan_1(
-    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g,
-    m_prev_out, m_next__out,
+    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g, m_prev_out, m_next__out,
     T, H, chunks, starts, segments, length,
     C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -1045,8 +1044,7 @@ def part1_forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part1_backward_scan_1(
-    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g,
-    m_before__out,
+    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g, m_before__out,
     T, H, chunks, starts, segments, length,
     C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -1240,9 +1238,8 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
         dm_ends, dm_linear = (some.new_empty((B * segments, H), dtype=torch.float32) for _ in range(2))
         launch(
             part1_backward_scan_2, (layout.sequences * segments * H * 1,),
-            None, dm_ends, dm_linear, i_, *strides(i_, H), m_before_, *strides(m_before_, H),
-            f, *strides(f, H), dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), None,
-            None,
+            None, dm_ends, dm_linear, i_, *strides(i_, H), m_before_, *strides(m_before_, H), f, *strides(f, H),
+            dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), None, None,
             *layout.swept, segments, layout.length(segments),
             C=LONG_SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
@@ -1250,8 +1247,8 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     dm_last = some.new_empty((layout.sequences * segments, H), dtype=torch.float32)
     launch(
         part1_backward_scan_2, (layout.sequences * segments * H * 1,),
-        dm_starts, dm_last, None, i_, *strides(i_, H), m_before_, *strides(m_before_, H),
-        f, *strides(f, H), dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), di, df,
+        dm_starts, dm_last, None, i_, *strides(i_, H), m_before_, *strides(m_before_, H), f, *strides(f, H),
+        dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), di, df,
         *layout.swept, segments, layout.length(segments),
         C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
@@ -1273,13 +1270,12 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_forward_sweep_1(
-    C__first, C__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g,
-    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, f_by_head, m_prev_by_head, i__by_head,
-    D_all, read1_out,
+    C__first, C__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, f_by_head, m_prev_by_head, i__by_head, D_all, read1_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1300,8 +1296,8 @@ def part2_forward_sweep_1(
         C__slice = tl.zeros([block_e, block_d], tl.float32)
         if C__first is not None:
             C__slice += tl.load(
-                C__first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                C__first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         C_ = C_ + (C__slice,)
         d = d + (d_slice,)
@@ -1381,8 +1377,8 @@ def part2_forward_sweep_1(
             if count > 0:
                 q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), q_k, input_precision="tf32x3")  # q k^T
             C__after = tl.dot(
-                ((until * stepwise2 * stepwise)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
-                (kept * C_[n_d]), input_precision="tf32x3",
+                ((until * stepwise2 * stepwise)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * C_[n_d]),
+                input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = (
                 C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
@@ -1395,8 +1391,8 @@ def part2_forward_sweep_1(
             log2 = log2 + (decay1_n[:, None] - decay1_n[None, :])
         m = power(log2, seen)  # decays from write to read
         read1 = tl.dot(
-            v.to(DT), tl.trans(((stepwise * stepwise2)[None, :] * (m * q_k)).to(DT)),
-            (since[None, :] * product), input_precision="tf32x3",
+            v.to(DT), tl.trans(((stepwise * stepwise2)[None, :] * (m * q_k)).to(DT)), (since[None, :] * product),
+            input_precision="tf32x3",
         )  # ... + ((q k^T) . m) diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d))) v
         if YIELD:
             tl.store(
@@ -1407,8 +1403,8 @@ def part2_forward_sweep_1(
             if C__last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        C__last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        C_[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        C__last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], C_[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1419,12 +1415,11 @@ def part2_forward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_forward_sweep_2(
-    n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, f_by_head,
-    m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g, D_all, read2_out,
+    n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, f_by_head, m_prev_by_head, i__by_head,
+    k_p, k_b, k_t, k_h, k_g, D_all, read2_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
@@ -1591,13 +1586,12 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
         )
         launch(
             part2_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, C__ends, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H),
-            k, *strides(k, H), f_by_head, m_prev_by_head, i__by_head, D, None,
+            None, C__ends, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), f_by_head,
+            m_prev_by_head, i__by_head, D, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if segments > 1:
         C__starts = chained(C__first, C__ends, layout, segments, True, (decay1_sums, decay1_rests), None, config.exact)
@@ -1613,13 +1607,12 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
     )
     launch(
         part2_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        C__starts, C__last, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H),
-        k, *strides(k, H), f_by_head, m_prev_by_head, i__by_head, D, read1,
+        C__starts, C__last, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H),
+        f_by_head, m_prev_by_head, i__by_head, D, read1,
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     if segments > 1:
         n__ends = some.new_empty((B * segments, H, D), dtype=torch.float32)
@@ -1632,13 +1625,12 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
         )
         launch(
             part2_forward_sweep_2, (layout.sequences * segments * H,),
-            None, n__ends, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head,
-            i__by_head, k, *strides(k, H), D, None,
+            None, n__ends, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head, i__by_head,
+            k, *strides(k, H), D, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-            maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps, STAGES=sweep.stages,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if segments > 1:
         n__starts = chained(n__first, n__ends, layout, segments, True, (decay1_sums, decay1_rests), None, config.exact)
@@ -1654,13 +1646,12 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
     )
     launch(
         part2_forward_sweep_2, (layout.sequences * segments * H,),
-        n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head,
-        i__by_head, k, *strides(k, H), D, read2,
+        n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head, i__by_head,
+        k, *strides(k, H), D, read2,
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-        maxnreg=sweep.registers,
+        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     decay1_rests = None
     saved = {}
@@ -1685,13 +1676,13 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def part2_backward_prologue_1(
-    matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head,
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, D_all, matrix2,
-    dh_p, dh_b, dh_t, dh_h, dh_g, v_p, v_b, v_t, v_h, v_g, matrix3, matrix4,
+    matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, D_all, matrix2, dh_p, dh_b, dh_t, dh_h, dh_g, v_p, v_b, v_t, v_h, v_g, matrix3,
+    matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1789,13 +1780,12 @@ def part2_backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_1(
-    C__first, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    matrix1, read1_out, D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
+    C__first, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, matrix1, read1_out,
+    D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1816,8 +1806,8 @@ def part2_backward_sweep_1(
         C__slice = tl.zeros([block_e, block_d], tl.float32)
         if C__first is not None:
             C__slice += tl.load(
-                C__first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                C__first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         C_ = C_ + (C__slice,)
         d = d + (d_slice,)
@@ -1893,8 +1883,8 @@ def part2_backward_sweep_1(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             C__after = tl.dot(
-                ((until * stepwise * stepwise2)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
-                (kept * C_[n_d]), input_precision="tf32x3",
+                ((until * stepwise * stepwise2)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * C_[n_d]),
+                input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = (
                 C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
@@ -1913,14 +1903,13 @@ def part2_backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_2(
-    C__first, dh_p, dh_b, dh_t, dh_h, dh_g, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g,
-    matrix2, q_p, q_b, q_t, q_h, q_g, read2_out, dq_1_5362be_out, dm_next_1_5362be_out, D_all,
-    f_by_head, m_prev_by_head, i__by_head, v_p, v_b, v_t, v_h, v_g,
+    C__first, dh_p, dh_b, dh_t, dh_h, dh_g, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix2,
+    q_p, q_b, q_t, q_h, q_g, read2_out, dq_1_5362be_out, dm_next_1_5362be_out, D_all, f_by_head, m_prev_by_head,
+    i__by_head, v_p, v_b, v_t, v_h, v_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1941,8 +1930,8 @@ def part2_backward_sweep_2(
         C__slice = tl.zeros([block_d, block_e], tl.float32)
         if C__first is not None:
             C__slice += tl.load(
-                C__first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                C__first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         C_ = C_ + (C__slice,)
         e = e + (e_slice,)
@@ -2017,16 +2006,16 @@ def part2_backward_sweep_2(
         C__next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dh = tl.load(
-                dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             product = tl.dot(C_[n_e].to(DT), tl.trans(dh.to(DT)), product, input_precision="tf32x3")  # dh C^T
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             C__after = tl.dot(
-                ((until * stepwise * stepwise2)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
-                (kept * C_[n_e]), input_precision="tf32x3",
+                ((until * stepwise * stepwise2)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT), (kept * C_[n_e]),
+                input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = (
                 C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
@@ -2072,12 +2061,11 @@ def part2_backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_3(
-    n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, matrix1, read3_out,
-    D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
+    n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, matrix1, read3_out, D_all, f_by_head,
+    m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
@@ -2182,14 +2170,13 @@ def part2_backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def part2_backward_prologue_4(
-    matrix5, decay1_sums, decay1_rests, m_next__by_head,
-    read3_p, read3_b, read3_t, read3_h, read3_g, q_p, q_b, q_t, q_h, q_g,
-    k_p, k_b, k_t, k_h, k_g, matrix6, dh_p, dh_b, dh_t, dh_h, dh_g, v_p, v_b, v_t, v_h, v_g,
-    f_by_head, m_prev_by_head, i__by_head, D_all, own1_out,
+    matrix5, decay1_sums, decay1_rests, m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, matrix6, dh_p, dh_b, dh_t, dh_h, dh_g,
+    v_p, v_b, v_t, v_h, v_g, f_by_head, m_prev_by_head, i__by_head, D_all, own1_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2295,12 +2282,12 @@ def part2_backward_prologue_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_4(
-    n__first, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix3, matrix4, read4_out,
-    read5_out, D_all, f_by_head, m_prev_by_head, i__by_head,
+    n__first, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix3, matrix4, read4_out, read5_out, D_all,
+    f_by_head, m_prev_by_head, i__by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of n."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2400,14 +2387,13 @@ def part2_backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_5(
-    dC_first, dC_last, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g,
-    dh_p, dh_b, dh_t, dh_h, dh_g, matrix5, f_by_head, m_prev_by_head, i__by_head, D_all, dv_out,
-    m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g, q_p, q_b, q_t, q_h, q_g,
+    dC_first, dC_last, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, dh_p, dh_b, dh_t, dh_h, dh_g, matrix5,
+    f_by_head, m_prev_by_head, i__by_head, D_all, dv_out, m_next__by_head,
+    read3_p, read3_b, read3_t, read3_h, read3_g, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dC."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2428,8 +2414,8 @@ def part2_backward_sweep_5(
         dC_slice = tl.zeros([block_e, block_d], tl.float32)
         if dC_first is not None:
             dC_slice += tl.load(
-                dC_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dC_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dC = dC + (dC_slice,)
@@ -2491,8 +2477,8 @@ def part2_backward_sweep_5(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             dC_after = tl.dot(
-                ((stepwise * until)[None, :] * dh_each.to(tl.float32)).to(DT), q.to(DT),
-                (kept * dC[n_d]), input_precision="tf32x3",
+                ((stepwise * until)[None, :] * dh_each.to(tl.float32)).to(DT), q.to(DT), (kept * dC[n_d]),
+                input_precision="tf32x3",
             )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_slice2 = dC_after  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_next = dC_next + (dC_slice2,)
@@ -2541,8 +2527,8 @@ def part2_backward_sweep_5(
             if dC_last is not None:
                 if segment == 0:
                     tl.store(
-                        dC_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dC[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dC_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dC[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -2553,15 +2539,14 @@ def part2_backward_sweep_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_6(
-    dC_first, decay1_sums, decay1_rests, D_all, f_by_head, m_prev_by_head, i__by_head,
-    k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, C_out_late__out, q_p, q_b, q_t, q_h, q_g,
-    matrix6, dk_5_out, di_5_f06d11_out, df_5_f06d11_out, dm_prev_5_f06d11_out, m_next__by_head,
-    read3_p, read3_b, read3_t, read3_h, read3_g, dh_p, dh_b, dh_t, dh_h, dh_g,
+    dC_first, decay1_sums, decay1_rests, D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, C_out_late__out, q_p, q_b, q_t, q_h, q_g, matrix6, dk_5_out, di_5_f06d11_out,
+    df_5_f06d11_out, dm_prev_5_f06d11_out, m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g,
+    dh_p, dh_b, dh_t, dh_h, dh_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dC."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2582,8 +2567,8 @@ def part2_backward_sweep_6(
         dC_slice = tl.zeros([block_d, block_e], tl.float32)
         if dC_first is not None:
             dC_slice += tl.load(
-                dC_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dC_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dC = dC + (dC_slice,)
         e = e + (e_slice,)
@@ -2677,12 +2662,12 @@ def part2_backward_sweep_6(
             if not EXACT:
                 v_dC = tl.dot(rest.to(DT), tl.trans(v.to(DT)), v_dC)
             dh = tl.load(
-                dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dC_after = tl.dot(
-                ((stepwise3 * until)[None, :] * q_each.to(tl.float32)).to(DT), dh.to(DT),
-                (kept * dC[n_e]), input_precision="tf32x3",
+                ((stepwise3 * until)[None, :] * q_each.to(tl.float32)).to(DT), dh.to(DT), (kept * dC[n_e]),
+                input_precision="tf32x3",
             )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_slice2 = dC_after  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_next = dC_next + (dC_slice2,)
@@ -2800,8 +2785,8 @@ def part2_backward_per_step_1(
         mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     dh = tl.load(
-        dh_p + h // dh_g * dh_h + (b * dh_b + step * dh_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        dh_p + h // dh_g * dh_h + (b * dh_b + step * dh_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     read1_dh = tl.sum(read1 * dh, axis=1)
     tl.store(ahead1_out + at, read1_dh, mask=i_ok)
@@ -2809,13 +2794,11 @@ def part2_backward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def part2_backward_prologue_7(
-    matrix7, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, decay1_sums, decay1_rests,
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
-    read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
+    matrix7, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2899,12 +2882,11 @@ def part2_backward_prologue_7(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_7(
     dn_first, dn_last, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix7, read6_out,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head, q_p, q_b, q_t, q_h, q_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
+    q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dn."""
     sh = tl.program_id(0).to(tl.int64)
@@ -3032,8 +3014,8 @@ def part2_backward_prologue_8(
     matrix8, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, decay1_sums, decay1_rests,
     read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
     T, H, chunks, begins, stops, programs,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3096,15 +3078,14 @@ def part2_backward_prologue_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_8(
-    dn_first, q_p, q_b, q_t, q_h, q_g, matrix8, decay1_sums, decay1_rests,
-    dk_5_p, dk_5_b, dk_5_t, dk_5_h, dk_5_g, f_by_head, m_prev_by_head, i__by_head,
-    read5_p, read5_b, read5_t, read5_h, read5_g, D_all, dk_out, di_7_out, df_7_out,
-    dm_prev_7_out, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    dn_first, q_p, q_b, q_t, q_h, q_g, matrix8, decay1_sums, decay1_rests, dk_5_p, dk_5_b, dk_5_t, dk_5_h, dk_5_g,
+    f_by_head, m_prev_by_head, i__by_head, read5_p, read5_b, read5_t, read5_h, read5_g, D_all, dk_out, di_7_out,
+    df_7_out, dm_prev_7_out, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dn."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3184,8 +3165,7 @@ def part2_backward_sweep_8(
                                                     -(
                                                         tl.maximum((-f), 0.0)
                                                         + tl.where(
-                                                            tl.abs((-f)) > 16.0,
-                                                            tl.exp(-tl.abs((-f))),
+                                                            tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                             tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                             * tl.exp(-tl.abs((-f)))
                                                             / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3227,8 +3207,7 @@ def part2_backward_sweep_8(
                                                             + (
                                                                 tl.maximum((-f), 0.0)
                                                                 + tl.where(
-                                                                    tl.abs((-f)) > 16.0,
-                                                                    tl.exp(-tl.abs((-f))),
+                                                                    tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                     tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                     * tl.exp(-tl.abs((-f)))
                                                                     / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3253,8 +3232,7 @@ def part2_backward_sweep_8(
                                                         + (
                                                             tl.maximum((-f), 0.0)
                                                             + tl.where(
-                                                                tl.abs((-f)) > 16.0,
-                                                                tl.exp(-tl.abs((-f))),
+                                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                 * tl.exp(-tl.abs((-f)))
                                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3269,8 +3247,7 @@ def part2_backward_sweep_8(
                                                             + (
                                                                 tl.maximum((-f), 0.0)
                                                                 + tl.where(
-                                                                    tl.abs((-f)) > 16.0,
-                                                                    tl.exp(-tl.abs((-f))),
+                                                                    tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                     tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                     * tl.exp(-tl.abs((-f)))
                                                                     / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3316,8 +3293,7 @@ def part2_backward_sweep_8(
                                                             + (
                                                                 tl.maximum((-f), 0.0)
                                                                 + tl.where(
-                                                                    tl.abs((-f)) > 16.0,
-                                                                    tl.exp(-tl.abs((-f))),
+                                                                    tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                     tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                     * tl.exp(-tl.abs((-f)))
                                                                     / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3343,8 +3319,7 @@ def part2_backward_sweep_8(
                                                         + (
                                                             tl.maximum((-f), 0.0)
                                                             + tl.where(
-                                                                tl.abs((-f)) > 16.0,
-                                                                tl.exp(-tl.abs((-f))),
+                                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                 * tl.exp(-tl.abs((-f)))
                                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3359,8 +3334,7 @@ def part2_backward_sweep_8(
                                                             + (
                                                                 tl.maximum((-f), 0.0)
                                                                 + tl.where(
-                                                                    tl.abs((-f)) > 16.0,
-                                                                    tl.exp(-tl.abs((-f))),
+                                                                    tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                     tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                     * tl.exp(-tl.abs((-f)))
                                                                     / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3406,8 +3380,7 @@ def part2_backward_sweep_8(
                                                             + (
                                                                 tl.maximum((-f), 0.0)
                                                                 + tl.where(
-                                                                    tl.abs((-f)) > 16.0,
-                                                                    tl.exp(-tl.abs((-f))),
+                                                                    tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                     tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                     * tl.exp(-tl.abs((-f)))
                                                                     / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3432,8 +3405,7 @@ def part2_backward_sweep_8(
                                                         + (
                                                             tl.maximum((-f), 0.0)
                                                             + tl.where(
-                                                                tl.abs((-f)) > 16.0,
-                                                                tl.exp(-tl.abs((-f))),
+                                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                 * tl.exp(-tl.abs((-f)))
                                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3448,8 +3420,7 @@ def part2_backward_sweep_8(
                                                             + (
                                                                 tl.maximum((-f), 0.0)
                                                                 + tl.where(
-                                                                    tl.abs((-f)) > 16.0,
-                                                                    tl.exp(-tl.abs((-f))),
+                                                                    tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                                     tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                                     * tl.exp(-tl.abs((-f)))
                                                                     / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3528,15 +3499,13 @@ def part2_backward_sweep_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_9(
-    C__first, C__last, m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g,
-    decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, dh_p, dh_b, dh_t, dh_h, dh_g,
-    C_in_late__out, k_p, k_b, k_t, k_h, k_g, D_all, f_by_head, m_prev_by_head, i__by_head,
-    v_p, v_b, v_t, v_h, v_g,
+    C__first, C__last, m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g, decay1_sums, decay1_rests,
+    q_p, q_b, q_t, q_h, q_g, dh_p, dh_b, dh_t, dh_h, dh_g, C_in_late__out, k_p, k_b, k_t, k_h, k_g, D_all,
+    f_by_head, m_prev_by_head, i__by_head, v_p, v_b, v_t, v_h, v_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3557,8 +3526,8 @@ def part2_backward_sweep_9(
         C__slice = tl.zeros([block_d, block_e], tl.float32)
         if C__first is not None:
             C__slice += tl.load(
-                C__first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                C__first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         C_ = C_ + (C__slice,)
         e = e + (e_slice,)
@@ -3645,8 +3614,8 @@ def part2_backward_sweep_9(
         C__next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dh = tl.load(
-                dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(C_[n_e], DT)
             product = tl.dot(rounded.to(DT), tl.trans(dh.to(DT)), product, input_precision="tf32x3")  # dh C^T
@@ -3656,8 +3625,8 @@ def part2_backward_sweep_9(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             C__after = tl.dot(
-                ((until * stepwise2 * stepwise3)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
-                (kept * C_[n_e]), input_precision="tf32x3",
+                ((until * stepwise2 * stepwise3)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT), (kept * C_[n_e]),
+                input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = (
                 C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
@@ -3736,14 +3705,13 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         part2_backward_prologue_1, (config.queues(layout.programs),),
-        matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head,
-        q, *strides(q, H), k, *strides(k, H), D, matrix2, dh, *strides(dh, H), v, *strides(v, H),
-        matrix3, matrix4,
+        matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head, q, *strides(q, H), k, *strides(k, H),
+        D, matrix2, dh, *strides(dh, H), v, *strides(v, H), matrix3, matrix4,
         *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (dh.element_size() + v.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if needs & {"f", "i", "k", "m_prev", "n"}:
         read1 = some.new_empty((B, T, H, E), dtype=torch.float32)
@@ -3757,13 +3725,12 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         )
         launch(
             part2_backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            C__starts, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H), matrix1, read1,
-            D, f_by_head, m_prev_by_head, i__by_head, k, *strides(k, H),
+            C__starts, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H), matrix1, read1, D, f_by_head,
+            m_prev_by_head, i__by_head, k, *strides(k, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     read3 = some.new_empty((B, T, H), dtype=torch.float32)
     n__last = (
@@ -3781,13 +3748,12 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     )
     launch(
         part2_backward_sweep_3, (layout.sequences * segments * H,),
-        n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), matrix1, read3, D,
-        f_by_head, m_prev_by_head, i__by_head, k, *strides(k, H),
+        n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), matrix1, read3, D, f_by_head, m_prev_by_head,
+        i__by_head, k, *strides(k, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-        maxnreg=sweep.registers,
+        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = n__last = None
     m_next__by_head = by_head(m_next_, H)
@@ -3797,14 +3763,14 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             part2_backward_prologue_4, (config.queues(layout.programs),),
-            matrix5, decay1_sums, decay1_rests, m_next__by_head, read3, *strides(read3, H),
-            q, *strides(q, H), k, *strides(k, H), matrix6, dh, *strides(dh, H), v, *strides(v, H),
-            f_by_head, m_prev_by_head, i__by_head, D, own1,
+            matrix5, decay1_sums, decay1_rests, m_next__by_head, read3, *strides(read3, H), q, *strides(q, H),
+            k, *strides(k, H), matrix6, dh, *strides(dh, H), v, *strides(v, H), f_by_head, m_prev_by_head, i__by_head, D,
+            own1,
             *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (dh.element_size() + v.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"f", "i", "k", "m_prev", "q"}:
         read4 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -3818,8 +3784,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
                 + f_by_head.element_size()
                 + m_prev_by_head.element_size()
                 + i__by_head.element_size()
-                + config.chunk * (matrix3.element_size() + matrix4.element_size()),
-                k.element_size(),
+                + config.chunk * (matrix3.element_size() + matrix4.element_size()), k.element_size(),
             ),
             (
                 0,
@@ -3843,33 +3808,29 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         ):
             launch(
                 part2_backward_sweep_4, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                n__starts, decay1_sums, decay1_rests, k, *strides(k, H), matrix3, matrix4, read4, read5, D,
-                f_by_head, m_prev_by_head, i__by_head,
+                n__starts, decay1_sums, decay1_rests, k, *strides(k, H), matrix3, matrix4, read4, read5, D, f_by_head,
+                m_prev_by_head, i__by_head,
                 *layout.swept, segments, layout.length(segments),
-                D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
-                PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-                maxnreg=sweep.registers,
+                D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     matrix3 = matrix4 = None
     if needs & {"C", "f", "i", "k", "m_prev", "v"}:
         if segments > 1:
             dC_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
             sweep = config.sweep(
-                E, config.padded(D) * q.element_size(),
-                decay1_sums.element_size() + m_next__by_head.element_size(), dh.element_size(),
-                elements=True,
+                E, config.padded(D) * q.element_size(), decay1_sums.element_size() + m_next__by_head.element_size(),
+                dh.element_size(), elements=True,
             )
             launch(
                 part2_backward_sweep_5, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-                None, dC_ends, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H), matrix5,
-                f_by_head, m_prev_by_head, i__by_head, D, None, m_next__by_head, read3, *strides(read3, H),
-                q, *strides(q, H),
+                None, dC_ends, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H), matrix5, f_by_head,
+                m_prev_by_head, i__by_head, D, None, m_next__by_head, read3, *strides(read3, H), q, *strides(q, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"m_next", "q"}:
         read2 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -3885,19 +3846,16 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
-            + config.chunk * matrix2.element_size(), k.element_size() + q.element_size(),
-            elements=True,
+            + config.chunk * matrix2.element_size(), k.element_size() + q.element_size(), elements=True,
         )
         launch(
             part2_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            C__starts, dh, *strides(dh, H), decay1_sums, decay1_rests, k, *strides(k, H), matrix2,
-            q, *strides(q, H), read2, dq_1_5362be, dm_next_1_5362be, D, f_by_head, m_prev_by_head,
-            i__by_head, v, *strides(v, H),
+            C__starts, dh, *strides(dh, H), decay1_sums, decay1_rests, k, *strides(k, H), matrix2, q, *strides(q, H), read2,
+            dq_1_5362be, dm_next_1_5362be, D, f_by_head, m_prev_by_head, i__by_head, v, *strides(v, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"C", "f", "i", "k", "m_prev", "v"}:
@@ -3920,14 +3878,12 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         )
         launch(
             part2_backward_sweep_5, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            dC_starts, dC_last, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H),
-            matrix5, f_by_head, m_prev_by_head, i__by_head, D, dv, m_next__by_head,
-            read3, *strides(read3, H), q, *strides(q, H),
+            dC_starts, dC_last, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H), matrix5, f_by_head,
+            m_prev_by_head, i__by_head, D, dv, m_next__by_head, read3, *strides(read3, H), q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix5 = None
     if needs & {"f", "i", "k", "m_prev"}:
@@ -3951,20 +3907,17 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
             + m_next__by_head.element_size()
-            + config.chunk * matrix6.element_size(), k.element_size() + q.element_size(),
-            elements=True, wide=True,
+            + config.chunk * matrix6.element_size(), k.element_size() + q.element_size(), elements=True, wide=True,
         )
         launch(
             part2_backward_sweep_6, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dC_starts, decay1_sums, decay1_rests, D, f_by_head, m_prev_by_head, i__by_head,
-            k, *strides(k, H), v, *strides(v, H), C_out_late_, q, *strides(q, H), matrix6, dk_5,
-            di_5_f06d11, df_5_f06d11, dm_prev_5_f06d11, m_next__by_head, read3, *strides(read3, H),
-            dh, *strides(dh, H),
+            dC_starts, decay1_sums, decay1_rests, D, f_by_head, m_prev_by_head, i__by_head, k, *strides(k, H),
+            v, *strides(v, H), C_out_late_, q, *strides(q, H), matrix6, dk_5, di_5_f06d11, df_5_f06d11, dm_prev_5_f06d11,
+            m_next__by_head, read3, *strides(read3, H), dh, *strides(dh, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix6 = None
     if needs & {"f", "i", "k", "m_prev", "n"}:
@@ -3980,30 +3933,29 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         matrix7 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             part2_backward_prologue_7, (config.queues(layout.programs),),
-            matrix7, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, q, *strides(q, H),
-            k, *strides(k, H), read3, *strides(read3, H), m_next__by_head,
+            matrix7, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, q, *strides(q, H), k, *strides(k, H),
+            read3, *strides(read3, H), m_next__by_head,
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"f", "i", "k", "m_prev", "n"}:
         if segments > 1:
             dn_ends = some.new_empty((B * segments, H, D), dtype=torch.float32)
             sweep = config.sweep(
-                None, config.padded(D) * q.element_size(),
-                decay1_sums.element_size() + m_next__by_head.element_size(), 0,
+                None, config.padded(D) * q.element_size(), decay1_sums.element_size() + m_next__by_head.element_size(),
+                0,
             )
             launch(
                 part2_backward_sweep_7, (layout.sequences * segments * H,),
-                None, dn_ends, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, None,
-                ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
+                None, dn_ends, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, None, ahead1, *strides(ahead1, H),
+                read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps,
-                STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-                maxnreg=sweep.registers,
+                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps, STAGES=sweep.stages,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"f", "i", "k", "m_prev", "n"}:
         if segments > 1:
@@ -4016,30 +3968,26 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         dn_last = some.new_empty((layout.sequences, H, D), dtype=torch.float32) if needs & {"n"} else None
         sweep = config.sweep(
             None, config.padded(D) * (k.element_size() + q.element_size()),
-            decay1_sums.element_size() + m_next__by_head.element_size() + config.chunk * matrix7.element_size(),
-            0,
+            decay1_sums.element_size() + m_next__by_head.element_size() + config.chunk * matrix7.element_size(), 0,
         )
         launch(
             part2_backward_sweep_7, (layout.sequences * segments * H,),
-            dn_starts, dn_last, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, read6,
-            ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
+            dn_starts, dn_last, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, read6, ahead1, *strides(ahead1, H),
+            read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
-            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-            maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix7 = None
     if needs & {"f", "i", "k", "m_prev"}:
         matrix8 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             part2_backward_prologue_8, (layout.programs,),
-            matrix8, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, read3, *strides(read3, H),
-            m_next__by_head,
+            matrix8, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, read3, *strides(read3, H), m_next__by_head,
             *layout.at_once, layout.programs,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"f", "i", "k", "m_prev"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -4059,19 +4007,18 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
-            + m_next__by_head.element_size(),
-            q.element_size() + dk_5.element_size() + read5.element_size(), elements=True,
+            + m_next__by_head.element_size(), q.element_size() + dk_5.element_size() + read5.element_size(),
+            elements=True,
         )
         launch(
             part2_backward_sweep_8, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dn_starts, q, *strides(q, H), matrix8, decay1_sums, decay1_rests, dk_5, *strides(dk_5, H),
-            f_by_head, m_prev_by_head, i__by_head, read5, *strides(read5, H), D, dk, di_7, df_7,
-            dm_prev_7, ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head,
+            dn_starts, q, *strides(q, H), matrix8, decay1_sums, decay1_rests, dk_5, *strides(dk_5, H), f_by_head,
+            m_prev_by_head, i__by_head, read5, *strides(read5, H), D, dk, di_7, df_7, dm_prev_7,
+            ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
-            PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-            maxnreg=sweep.registers,
+            D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     ahead1 = dk_5 = matrix8 = read5 = None
     if needs & {"f", "i", "m_prev"}:
@@ -4093,14 +4040,12 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         )
         launch(
             part2_backward_sweep_9, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            C__starts, C__last, m_next__by_head, read3, *strides(read3, H), decay1_sums, decay1_rests,
-            q, *strides(q, H), dh, *strides(dh, H), C_in_late_, k, *strides(k, H), D, f_by_head,
-            m_prev_by_head, i__by_head, v, *strides(v, H),
+            C__starts, C__last, m_next__by_head, read3, *strides(read3, H), decay1_sums, decay1_rests, q, *strides(q, H),
+            dh, *strides(dh, H), C_in_late_, k, *strides(k, H), D, f_by_head, m_prev_by_head, i__by_head, v, *strides(v, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     f_by_head = None
     if needs & {"f", "i", "m_prev"}:
@@ -4109,8 +4054,8 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     gradients, initial = {}, {}
     if needs & {"f", "i", "m_prev"}:  # the decay times <C_(t-1), dC_t>
         C__state_adjoint = boundary_sums(
-            decay1_sums, decay1_rests, C__at_ends, layout, segments, config.exact,
-            out_late=C_out_late_, in_late=C_in_late_, own_late=own1,
+            decay1_sums, decay1_rests, C__at_ends, layout, segments, config.exact, out_late=C_out_late_,
+            in_late=C_in_late_, own_late=own1,
         )
     C_in_late_ = C_out_late_ = decay1_rests = decay1_sums = own1 = None
     if "q" in needs:
@@ -4226,8 +4171,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients.add(
         triton_part1_backward(
             given, states, constants, kept_of(1, saved),
-            {**cotangents, "m_prev": gradients.take("m_prev"), "m_next": gradients.take("m_next")},
-            final_cotangents, needs, packed,
+            {**cotangents, "m_prev": gradients.take("m_prev"), "m_next": gradients.take("m_next")}, final_cotangents,
+            needs, packed,
         )
     )
     return gradients.of(given), gradients.initial
@@ -4268,10 +4213,9 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, i_at, f_at, C_at, next_C_at, n_at, next_n_at, m_at, next_m_at, h_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, i_stride0, i_stride1, f_stride0, f_stride1,
-    C_stride0, C_stride1, next_C_stride0, next_C_stride1, n_stride0, n_stride1,
-    next_n_stride0, next_n_stride1, m_stride0, m_stride1, next_m_stride0, next_m_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
+    i_stride0, i_stride1, f_stride0, f_stride1, C_stride0, C_stride1, next_C_stride0, next_C_stride1,
+    n_stride0, n_stride1, next_n_stride0, next_n_stride1, m_stride0, m_stride1, next_m_stride0, next_m_stride1,
     h_stride0, h_stride1, heads, q_group, k_group, v_group, i_group, f_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -4362,11 +4306,10 @@ def step_kernel(
 def steps_kernel(
     q_at, k_at, v_at, i_at, f_at, C_at, kept_C_at, n_at, kept_n_at, m_at, kept_m_at, h_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3, i_stride0, i_stride1, i_stride2,
-    f_stride0, f_stride1, f_stride2, C_stride0, C_stride1, C_stride2, C_stride3,
-    kept_C_stride0, kept_C_stride1, kept_C_stride2, kept_C_stride3,
-    n_stride0, n_stride1, n_stride2, kept_n_stride0, kept_n_stride1, kept_n_stride2,
-    m_stride0, m_stride1, kept_m_stride0, kept_m_stride1, h_stride0, h_stride1, h_stride2,
+    v_stride0, v_stride1, v_stride2, v_stride3, i_stride0, i_stride1, i_stride2, f_stride0, f_stride1, f_stride2,
+    C_stride0, C_stride1, C_stride2, C_stride3, kept_C_stride0, kept_C_stride1, kept_C_stride2, kept_C_stride3,
+    n_stride0, n_stride1, n_stride2, kept_n_stride0, kept_n_stride1, kept_n_stride2, m_stride0, m_stride1,
+    kept_m_stride0, kept_m_stride1, h_stride0, h_stride1, h_stride2,
     heads, q_group, k_group, v_group, i_group, f_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -4457,8 +4400,7 @@ def steps_kernel(
             if yields:
                 tl.store(
                     h_at + now * h_stride1 + at_e,
-                    1.0 / tl.maximum(tl.exp(-t8), tl.abs(t9), propagate_nan=tl.PropagateNan.ALL) * t10,
-                    mask=in_e,
+                    1.0 / tl.maximum(tl.exp(-t8), tl.abs(t9), propagate_nan=tl.PropagateNan.ALL) * t10, mask=in_e,
                 )
             next_C = (t6).to(C_at.dtype.element_ty)
             next_n = (t7).to(n_at.dtype.element_ty)
@@ -4477,8 +4419,8 @@ def steps_kernel(
                         + at_e[None, :] * kept_C_stride3, next_C, mask=in_d_e,
                     )
                     tl.store(
-                        kept_n_at + kept_row * kept_n_stride0 + head * kept_n_stride1 + at_d * kept_n_stride2,
-                        next_n, mask=first & in_d,
+                        kept_n_at + kept_row * kept_n_stride0 + head * kept_n_stride1 + at_d * kept_n_stride2, next_n,
+                        mask=first & in_d,
                     )
                     tl.store(kept_m_at + kept_row * kept_m_stride0 + head * kept_m_stride1, next_m, mask=first)
             C = next_C.to(tl.float32)
@@ -4493,8 +4435,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="mlstm",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("i", "input", ()), Argument("f", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("i", "input", ()), Argument("f", "input", ()),
     ),
     states=(("C", ("d", "e")), ("n", ("d",)), ("m", ())), outputs=(("h", ("e",)),),
 )
@@ -4502,16 +4444,16 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
         ),
         "triton": Backend(triton_forward, triton_backward, frozenset(("packed", "inference", "finals", "replays"))),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "i", "f"), constants=(),
-            dims=("d", "e"), tiled="e", shared=True, held=(("d", "e"), ("d",), ()), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "i", "f"), constants=(), dims=("d", "e"), tiled="e",
+            shared=True, held=(("d", "e"), ("d",), ()), smallest=1,
         ),
     ),
     __name__,
@@ -4522,9 +4464,9 @@ OP = Op(
 def mlstm(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor,
     initial_state: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None]:
     r"""The mLSTM (Beck et al. 2024, arXiv 2405.04517), whose exponents are less their running maximum.
 
@@ -4586,19 +4528,18 @@ def mlstm(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "v": v, "i": i, "f": f}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        {"q": q, "k": k, "v": v, "i": i, "f": f}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute, precision=precision,
         state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def mlstm_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None] | None,
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor,
-    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor,
+    k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """One step of mlstm, for generation: one launch, no gradient.
 

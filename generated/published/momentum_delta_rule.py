@@ -115,8 +115,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.coupled_states import TransitionMatrices
 from chunkform.runtime.torch_form.decays import triangular_inverse
@@ -174,8 +174,7 @@ def _forward_sweep_1(alpha, x, mu, x2, x3, x4, v, q, S, M, lead, size, dtype, de
     prod15 = (prod14 * transition3) @ prod5
     t3 = prod12 + transition6[..., :, None] * prod9 + prod13 * transition5[..., :, None] + prod15
     return (
-        from_chunks(prod5, lead, 1),
-        from_chunks((prod9 * transition11[..., :, None] + prod11), lead, 1),
+        from_chunks(prod5, lead, 1), from_chunks((prod9 * transition11[..., :, None] + prod11), lead, 1),
         from_chunks(t3, lead, 1), S, M,
     )
 
@@ -204,8 +203,7 @@ def torch_forward(given, states, constants, packed=None):
     # (44) y: M_t^T q_t
     # (45) y_2: S_{t-1}^T q_t
     w, y, y_2, S_last, M_last = in_segments(
-        _forward_sweep_1,
-        (alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None], v, q),
+        _forward_sweep_1, (alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None], v, q),
         (S_first, M_first), lead, 1, CHUNK, dtype, device,
     )
     return (
@@ -335,8 +333,7 @@ def _backward_sweep_2(alpha, mu, x, x2, do, x3, p_2, x4, x5, dS, dM, lead, size,
     prod12 = x5 @ dM_C.mT
     t3 = prod7 + transition8[..., :, None] * prod8 + prod10 + prod11 + transition10[..., :, None] * prod12
     return (
-        from_chunks(t3, lead, 1),
-        from_chunks((prod13 + transition12[..., :, None] * prod8 + prod14), lead, 1), dS, dM,
+        from_chunks(t3, lead, 1), from_chunks((prod13 + transition12[..., :, None] * prod8 + prod14), lead, 1), dS, dM,
     )
 
 
@@ -522,9 +519,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     p_2, dS_C, dM_C, dS_first, dM_first = in_segments(
         _backward_sweep_1,
         (
-            alpha, mu, -beta * mu, q * alpha[..., None], do, -k * beta[..., None],
-            p * eta[..., None], k, -t17[..., None] * do * beta[..., None],
-            -q * beta[..., None] * mu[..., None],
+            alpha, mu, -beta * mu, q * alpha[..., None], do, -k * beta[..., None], p * eta[..., None], k,
+            -t17[..., None] * do * beta[..., None], -q * beta[..., None] * mu[..., None],
         ),
         (dS_last, dM_last), lead, -1, CHUNK, dtype, device,
     )
@@ -536,24 +532,23 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (52) y: dM_t^+ w_t
     # (53) y_2: dS_t^+ w_t
     y, y_2, dS_first, dM_first = in_segments(
-        _backward_sweep_2, (alpha, mu, t20, t21, do, t22, p_2, t23, w), (dS_last, dM_last), lead,
-        -1, CHUNK, dtype, device,
+        _backward_sweep_2, (alpha, mu, t20, t21, do, t22, p_2, t23, w), (dS_last, dM_last), lead, -1, CHUNK, dtype,
+        device,
     )
     # (54) y_3: M_t do_t
     # (55) y_4: M_{t-1} do_t
     # (56) y_5: S_{t-1} do_t
     # (57) y_6: S_{t-1} p_t
     y_3, y_4, y_5, y_6, S_0, M_0, S_end, M_end = in_segments(
-        _backward_sweep_3,
-        (alpha, t20, mu, -k * eta[..., None], w, k * eta[..., None] * beta[..., None], do, p_2),
+        _backward_sweep_3, (alpha, t20, mu, -k * eta[..., None], w, k * eta[..., None] * beta[..., None], do, p_2),
         (S_first, M_first), lead, 1, CHUNK, dtype, device,
     )
     # paired_M_dS: <dS_t^+, M_{t-1}>
     # paired_S_dS: <S_{t-1}, dS_t^+>
     # paired_M_dM: <M_{t-1}, dM_t^+>
     (paired_M_dS, paired_S_dS, paired_M_dM) = from_boundaries(
-        _backward_state_adjoint_4, (alpha, mu, t20, p, k, p_2, w, eta, -eta, do, q, eta * beta),
-        (S_0, M_0, dS_C, dM_C), lead, CHUNK, dtype, device,
+        _backward_state_adjoint_4, (alpha, mu, t20, p, k, p_2, w, eta, -eta, do, q, eta * beta), (S_0, M_0, dS_C, dM_C),
+        lead, CHUNK, dtype, device,
     )
     gradients = {}
     gradients["q"] = from_steps((-beta[..., None] * y_3 + alpha[..., None] * y_5), lead, 1, given["q"].dtype)
@@ -668,15 +663,15 @@ def torch_forward_states(given, states, constants, exchange):
     p = steps_first(given["p"], dtype)
     map_3 = map_of_segment(
         _forward_states_1_chunks, _forward_states_1_composed,
-        (v, alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None]),
-        lead, 1, CHUNK, dtype, device, size_d, size_e,
+        (v, alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None]), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S, M
     ((S_first, M_first),) = exchange(
         (
             Segment(
-                ("S", "M"), _forward_states_1_composed, _forward_states_1_applied, map_3[:4],
-                map_3[4:], (S_first, M_first),
+                ("S", "M"), _forward_states_1_composed, _forward_states_1_applied, map_3[:4], map_3[4:],
+                (S_first, M_first),
             ),
         )
     )
@@ -785,8 +780,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
         (
-            -t9[..., None] * do * beta[..., None], alpha, mu, -beta * mu, -k * beta[..., None], k,
-            p * eta[..., None], do, -q * beta[..., None] * mu[..., None], q * alpha[..., None],
+            -t9[..., None] * do * beta[..., None], alpha, mu, -beta * mu, -k * beta[..., None], k, p * eta[..., None],
+            do, -q * beta[..., None] * mu[..., None], q * alpha[..., None],
         ),
         lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
@@ -794,8 +789,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     ((dS_last, dM_last),) = exchange(
         (
             Segment(
-                ("S", "M"), _backward_states_1_composed, _backward_states_1_applied, map_3[:4],
-                map_3[4:], (dS_last, dM_last),
+                ("S", "M"), _backward_states_1_composed, _backward_states_1_applied, map_3[:4], map_3[4:],
+                (dS_last, dM_last),
             ),
         )
     )
@@ -805,9 +800,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
-    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight2_out, weight1_out, matrix6_out,
-    matrix5_out, weight3_out, matrix7_out, weight5_out, weight6_out, weight4_out, weight7_out,
-    weight8_out,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight2_out, weight1_out, matrix6_out, matrix5_out, weight3_out,
+    matrix7_out, weight5_out, weight6_out, weight4_out, weight7_out, weight8_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -916,12 +910,11 @@ def forward_per_step_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    matrix1, matrix5, eta_by_head, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, matrix6,
-    beta_by_head, matrix2, q_p, q_b, q_t, q_h, q_g, matrix7, matrix4, matrix3,
+    matrix1, matrix5, eta_by_head, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, matrix6, beta_by_head, matrix2,
+    q_p, q_b, q_t, q_h, q_g, matrix7, matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -974,15 +967,13 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, M_first, M_last, weight1, p_p, p_b, p_t, p_h, p_g, weight2,
-    v_p, v_b, v_t, v_h, v_g, matrix1, weight3, q_p, q_b, q_t, q_h, q_g, matrix2, matrix3,
-    matrix4, beta_by_head, write1_out, alpha_by_head, o_out, weight4, weight5, eta_by_head,
-    weight6, k_p, k_b, k_t, k_h, k_g, weight7, weight8,
+    S_first, S_last, M_first, M_last, weight1, p_p, p_b, p_t, p_h, p_g, weight2, v_p, v_b, v_t, v_h, v_g, matrix1,
+    weight3, q_p, q_b, q_t, q_h, q_g, matrix2, matrix3, matrix4, beta_by_head, write1_out, alpha_by_head, o_out,
+    weight4, weight5, eta_by_head, weight6, k_p, k_b, k_t, k_h, k_g, weight7, weight8,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1004,14 +995,14 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         M_slice = tl.zeros([block_e, block_d], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
-                M_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                M_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -1094,8 +1085,7 @@ def forward_sweep_1(
                 )
             tl.store(
                 o_out + step * E + i[None, :] * (H * E) + e[:, None],
-                ((alpha[None, :] * read2) + (-beta[None, :] * read)),
-                mask=e_ok[:, None] & i_ok[None, :],
+                ((alpha[None, :] * read2) + (-beta[None, :] * read)), mask=e_ok[:, None] & i_ok[None, :],
             )  # o
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         M_next2 = ()
@@ -1109,8 +1099,8 @@ def forward_sweep_1(
                 (-(eta * weight7_each)[None, :] * write1).to(DT), k[n_d].to(DT), S_after, input_precision="tf32x3"
             )  # ... + -k^T diag(eta . weight7) write1
             M_after = tl.dot(
-                (-(eta * weight8_each)[None, :] * write1).to(DT), k[n_d].to(DT),
-                (weight3_whole * M[n_d]), input_precision="tf32x3",
+                (-(eta * weight8_each)[None, :] * write1).to(DT), k[n_d].to(DT), (weight3_whole * M[n_d]),
+                input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight8) write1
             S_next = S_after2  # (46) weight4 M + weight5 S + k^T diag(eta . beta . weight6) write1 - k^T diag(eta . weight7) write1
             M_next = M_after  # (47) weight3 M - k^T diag(eta . weight8) write1
@@ -1125,8 +1115,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1136,8 +1126,8 @@ def forward_sweep_1(
             if M_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        M_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        M[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        M_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], M[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1201,9 +1191,8 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     weight8 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
         forward_transitions_1, (layout.programs,),
-        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
-        weight2, weight1, matrix6, matrix5, weight3, matrix7, weight5, weight6, weight4, weight7,
-        weight8,
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H), weight2, weight1,
+        matrix6, matrix5, weight3, matrix7, weight5, weight6, weight4, weight7, weight8,
         *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
@@ -1216,13 +1205,13 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         forward_prologue_1, (config.queues(layout.programs),),
-        matrix1, matrix5, eta_by_head, p, *strides(p, H), k, *strides(k, H), matrix6, beta_by_head,
-        matrix2, q, *strides(q, H), matrix7, matrix4, matrix3,
+        matrix1, matrix5, eta_by_head, p, *strides(p, H), k, *strides(k, H), matrix6, beta_by_head, matrix2,
+        q, *strides(q, H), matrix7, matrix4, matrix3,
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     matrix5 = matrix6 = matrix7 = None
     alpha_by_head = by_head(alpha, H)
@@ -1249,15 +1238,13 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, M_starts, M_last, weight1, p, *strides(p, H), weight2, v, *strides(v, H),
-        matrix1, weight3, q, *strides(q, H), matrix2, matrix3, matrix4, beta_by_head, write1,
-        alpha_by_head, o, weight4, weight5, eta_by_head, weight6, k, *strides(k, H), weight7,
-        weight8,
+        S_starts, S_last, M_starts, M_last, weight1, p, *strides(p, H), weight2, v, *strides(v, H), matrix1, weight3,
+        q, *strides(q, H), matrix2, matrix3, matrix4, beta_by_head, write1, alpha_by_head, o, weight4, weight5,
+        eta_by_head, weight6, k, *strides(k, H), weight7, weight8,
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         enable_fp_fusion=not config.exact,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = (
@@ -1275,9 +1262,8 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
-    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix13_out, weight1_out, matrix12_out,
-    weight3_out, weight2_out, matrix14_out, weight4_out, weight5_out, weight9_out, weight8_out,
-    weight6_out, weight7_out,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix13_out, weight1_out, matrix12_out, weight3_out, weight2_out,
+    matrix14_out, weight4_out, weight5_out, weight9_out, weight8_out, weight6_out, weight7_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -1388,9 +1374,9 @@ def backward_per_step_3(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_2(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
-    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix15_out, weight13_out, weight16_out,
-    weight14_out, weight17_out, weight15_out, weight18_out, weight10_out, matrix16_out,
-    weight11_out, matrix18_out, matrix17_out, weight12_out,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix15_out, weight13_out, weight16_out, weight14_out,
+    weight17_out, weight15_out, weight18_out, weight10_out, matrix16_out, weight11_out, matrix18_out, matrix17_out,
+    weight12_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -1501,15 +1487,13 @@ def backward_per_step_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix3, matrix12, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_by_head,
-    beta_by_head, matrix2, mu_by_head, matrix13, matrix4, matrix14, matrix1,
-    p_p, p_b, p_t, p_h, p_g, eta_by_head, matrix5,
-    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g, matrix6,
-    matrix7, matrix8, matrix15, matrix9, matrix16, matrix10, matrix17, matrix11, matrix18,
+    matrix3, matrix12, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_by_head, beta_by_head, matrix2,
+    mu_by_head, matrix13, matrix4, matrix14, matrix1, p_p, p_b, p_t, p_h, p_g, eta_by_head, matrix5,
+    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g, matrix6, matrix7, matrix8,
+    matrix15, matrix9, matrix16, matrix10, matrix17, matrix11, matrix18,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1616,12 +1600,12 @@ def backward_per_step_7(
     d = tl.arange(0, block_d)
     d_ok = d < D
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     q_k = tl.sum(q * k, axis=1)
     tl.store(ahead1_out + at, q_k, mask=i_ok)
@@ -1630,16 +1614,14 @@ def backward_per_step_7(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     dS_first, dS_last, dM_first, dM_last, dS_checkpoints, dM_checkpoints,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, beta_by_head,
-    do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, weight1, weight2, matrix2, matrix3,
-    weight3, matrix4, matrix1, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_out, dv_out, deta_0_out, weight4, alpha_by_head, weight5, q_p, q_b, q_t, q_h, q_g,
-    p_p, p_b, p_t, p_h, p_g, weight6, weight7, weight8, mu_by_head, weight9,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, beta_by_head, do_p, do_b, do_t, do_h, do_g,
+    k_p, k_b, k_t, k_h, k_g, weight1, weight2, matrix2, matrix3, weight3, matrix4, matrix1, eta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, write2_out, dv_out, deta_0_out, weight4, alpha_by_head,
+    weight5, q_p, q_b, q_t, q_h, q_g, p_p, p_b, p_t, p_h, p_g, weight6, weight7, weight8, mu_by_head, weight9,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS, dM."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1661,14 +1643,14 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         dM_slice = tl.zeros([block_e, block_d], tl.float32)
         if dM_first is not None:
             dM_slice += tl.load(
-                dM_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dM_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dM = dM + (dM_slice,)
@@ -1811,12 +1793,12 @@ def backward_sweep_1(
                 ((weight6_whole * dM[n_d]) + (weight7_whole * dS[n_d])), input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight8) write2
             dM_after2 = tl.dot(
-                (-(beta * mu * weight9_each)[None, :] * do_each.to(tl.float32)).to(DT),
-                q[n_d].to(DT), dM_after, input_precision="tf32x3",
+                (-(beta * mu * weight9_each)[None, :] * do_each.to(tl.float32)).to(DT), q[n_d].to(DT), dM_after,
+                input_precision="tf32x3",
             )  # ... + -q^T diag(mu . beta . weight9) do
             dM_after3 = tl.dot(
-                ((alpha * weight8_each)[None, :] * do_each.to(tl.float32)).to(DT), q[n_d].to(DT),
-                dM_after2, input_precision="tf32x3",
+                ((alpha * weight8_each)[None, :] * do_each.to(tl.float32)).to(DT), q[n_d].to(DT), dM_after2,
+                input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight8) do
             dS_next = dS_after2  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
             dM_next = dM_after3  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
@@ -1831,8 +1813,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1843,8 +1825,8 @@ def backward_sweep_1(
             if dM_last is not None:
                 if segment == 0:
                     tl.store(
-                        dM_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dM[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dM_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dM[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1856,12 +1838,11 @@ def backward_sweep_1(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
     matrix19, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, matrix14, matrix20, matrix12, matrix21,
-    beta_by_head, matrix17, matrix22, matrix18,
+    write2_p, write2_b, write2_t, write2_h, write2_g, matrix14, matrix20, matrix12, matrix21, beta_by_head,
+    matrix17, matrix22, matrix18,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1915,17 +1896,15 @@ def backward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dS_first, dM_first, q_p, q_b, q_t, q_h, q_g, matrix5,
-    write1_p, write1_b, write1_t, write1_h, write1_g, weight3, weight1, p_p, p_b, p_t, p_h, p_g,
-    matrix19, matrix6, weight2, matrix7, matrix20, eta_by_head, k_p, k_b, k_t, k_h, k_g,
-    read1_out, read2_out, dbeta_1_out, weight4, alpha_by_head, weight5,
-    do_p, do_b, do_t, do_h, do_g, write2_p, write2_b, write2_t, write2_h, write2_g, weight6,
-    weight7, weight8, beta_by_head, mu_by_head, weight9,
+    dS_first, dM_first, q_p, q_b, q_t, q_h, q_g, matrix5, write1_p, write1_b, write1_t, write1_h, write1_g, weight3,
+    weight1, p_p, p_b, p_t, p_h, p_g, matrix19, matrix6, weight2, matrix7, matrix20, eta_by_head,
+    k_p, k_b, k_t, k_h, k_g, read1_out, read2_out, dbeta_1_out, weight4, alpha_by_head, weight5,
+    do_p, do_b, do_t, do_h, do_g, write2_p, write2_b, write2_t, write2_h, write2_g, weight6, weight7, weight8,
+    beta_by_head, mu_by_head, weight9,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS, dM."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1947,14 +1926,14 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dM_slice = tl.zeros([block_d, block_e], tl.float32)
         if dM_first is not None:
             dM_slice += tl.load(
-                dM_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dM_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dM = dM + (dM_slice,)
         dS = dS + (dS_slice,)
@@ -2025,32 +2004,32 @@ def backward_sweep_2(
                 dS[n_e].to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
             )  # write1 dS^T
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
-                ((alpha * weight5_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
-                (weight4_whole * dS[n_e]), input_precision="tf32x3",
+                ((alpha * weight5_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (weight4_whole * dS[n_e]),
+                input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight5) do
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             dS_after2 = tl.dot(
-                ((eta * weight5_each)[None, :] * p_each.to(tl.float32)).to(DT), write2.to(DT),
-                dS_after, input_precision="tf32x3",
+                ((eta * weight5_each)[None, :] * p_each.to(tl.float32)).to(DT), write2.to(DT), dS_after,
+                input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight5) write2
             dM_after = tl.dot(
                 ((eta * weight8_each)[None, :] * p_each.to(tl.float32)).to(DT), write2.to(DT),
                 ((weight6_whole * dM[n_e]) + (weight7_whole * dS[n_e])), input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight8) write2
             dM_after2 = tl.dot(
-                (-(beta * mu * weight9_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
-                dM_after, input_precision="tf32x3",
+                (-(beta * mu * weight9_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), dM_after,
+                input_precision="tf32x3",
             )  # ... + -q^T diag(mu . beta . weight9) do
             dM_after3 = tl.dot(
-                ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
-                dM_after2, input_precision="tf32x3",
+                ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), dM_after2,
+                input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight8) do
             dS_next = dS_after2  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
             dM_next = dM_after3  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
@@ -2100,14 +2079,13 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    S_first, S_last, M_first, M_last, S_checkpoints, M_checkpoints, k_p, k_b, k_t, k_h, k_g,
-    matrix8, beta_by_head, do_p, do_b, do_t, do_h, do_g, weight13, dq_2_out, weight14, weight15,
-    weight16, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, weight17, weight18,
+    S_first, S_last, M_first, M_last, S_checkpoints, M_checkpoints, k_p, k_b, k_t, k_h, k_g, matrix8, beta_by_head,
+    do_p, do_b, do_t, do_h, do_g, weight13, dq_2_out, weight14, weight15, weight16, eta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, weight17, weight18,
     T, H, chunks, starts, segments, length, blocks,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2129,14 +2107,14 @@ def backward_sweep_3(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
-                M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                M_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -2192,8 +2170,8 @@ def backward_sweep_3(
                         + e[n_e][None, :], M[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             do_M = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), do_M, input_precision="tf32x3")  # do M^T
             write1 = tl.load(
@@ -2205,8 +2183,8 @@ def backward_sweep_3(
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
             S_after2 = tl.dot(
-                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), S_after, input_precision="tf32x3",
+                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S_after,
+                input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
             M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
@@ -2241,14 +2219,12 @@ def backward_sweep_3(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_4(
     S_first, M_first, weight10, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, matrix9,
-    q_p, q_b, q_t, q_h, q_g, beta_by_head, mu_by_head, dbeta_3_out, dlog_mu_3_out, weight14,
-    weight15, weight16, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, weight17,
-    weight13, weight18,
+    q_p, q_b, q_t, q_h, q_g, beta_by_head, mu_by_head, dbeta_3_out, dlog_mu_3_out, weight14, weight15, weight16,
+    eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, weight17, weight13, weight18,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2270,14 +2246,14 @@ def backward_sweep_4(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
-                M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                M_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -2323,8 +2299,8 @@ def backward_sweep_4(
         S_next2 = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             do_M = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), do_M, input_precision="tf32x3")  # do M^T
             write1 = tl.load(
@@ -2336,8 +2312,8 @@ def backward_sweep_4(
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
             S_after2 = tl.dot(
-                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), S_after, input_precision="tf32x3",
+                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S_after,
+                input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
             M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
@@ -2388,16 +2364,14 @@ def backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_5(
-    S_first, M_first, k_p, k_b, k_t, k_h, k_g, matrix11, weight12, do_p, do_b, do_t, do_h, do_g,
-    weight11, matrix10, dq_2_p, dq_2_b, dq_2_t, dq_2_h, dq_2_g, q_p, q_b, q_t, q_h, q_g,
-    alpha_by_head, dq_out, dlog_alpha_4_out, weight14, weight15, weight16, eta_by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, weight17, weight13,
-    weight18,
+    S_first, M_first, k_p, k_b, k_t, k_h, k_g, matrix11, weight12, do_p, do_b, do_t, do_h, do_g, weight11, matrix10,
+    dq_2_p, dq_2_b, dq_2_t, dq_2_h, dq_2_g, q_p, q_b, q_t, q_h, q_g, alpha_by_head, dq_out, dlog_alpha_4_out,
+    weight14, weight15, weight16, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head,
+    weight17, weight13, weight18,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2419,14 +2393,14 @@ def backward_sweep_5(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
-                M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                M_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -2485,8 +2459,8 @@ def backward_sweep_5(
         S_next2 = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             do_M = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), do_M, input_precision="tf32x3")  # do M^T
             do_S = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
@@ -2499,8 +2473,8 @@ def backward_sweep_5(
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
             S_after2 = tl.dot(
-                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), S_after, input_precision="tf32x3",
+                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S_after,
+                input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
             M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
@@ -2524,8 +2498,7 @@ def backward_sweep_5(
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (dq_2_each.to(tl.float32) + (alpha[None, :] * read)),
-                mask=d_ok[:, None] & i_ok[None, :],
+                (dq_2_each.to(tl.float32) + (alpha[None, :] * read)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dq
             tl.store(
                 dlog_alpha_4_out
@@ -2545,15 +2518,13 @@ def backward_sweep_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_6(
-    S_first, M_first, write2_p, write2_b, write2_t, write2_h, write2_g, eta_by_head, weight11,
-    weight12, k_p, k_b, k_t, k_h, k_g, matrix22, matrix21, dp_out, weight14, weight15, weight16,
-    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, weight17, weight13,
-    weight18,
+    S_first, M_first, write2_p, write2_b, write2_t, write2_h, write2_g, eta_by_head, weight11, weight12,
+    k_p, k_b, k_t, k_h, k_g, matrix22, matrix21, dp_out, weight14, weight15, weight16,
+    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, weight17, weight13, weight18,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2575,14 +2546,14 @@ def backward_sweep_6(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
-                M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                M_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -2637,8 +2608,8 @@ def backward_sweep_6(
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
             S_after2 = tl.dot(
-                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), S_after, input_precision="tf32x3",
+                ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S_after,
+                input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
             M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
@@ -2669,14 +2640,12 @@ def backward_sweep_6(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
     matrix23, matrix24, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, eta_by_head, alpha_by_head,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, M_dS_own_out, matrix25, matrix26,
+    write2_p, write2_b, write2_t, write2_h, write2_g, write1_p, write1_b, write1_t, write1_h, write1_g, eta_by_head,
+    alpha_by_head, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, M_dS_own_out, matrix25, matrix26,
     beta_by_head, S_dS_own_out, matrix27, mu_by_head, matrix28, M_dM_own_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     i = tl.arange(0, C)
@@ -2782,17 +2751,14 @@ def backward_unroll_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    S_checkpoints, M_checkpoints, dS_checkpoints, dM_checkpoints, matrix23,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, alpha_by_head, eta_by_head,
-    p_p, p_b, p_t, p_h, p_g, write2_p, write2_b, write2_t, write2_h, write2_g, weight19,
-    weight20, matrix24, k_p, k_b, k_t, k_h, k_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, M_dS_out, matrix25, weight21, weight22,
-    matrix26, beta_by_head, S_dS_out, weight23, weight24, matrix28, matrix27, mu_by_head,
-    M_dM_out,
+    S_checkpoints, M_checkpoints, dS_checkpoints, dM_checkpoints, matrix23, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, alpha_by_head, eta_by_head, p_p, p_b, p_t, p_h, p_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, weight19, weight20, matrix24, k_p, k_b, k_t, k_h, k_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, M_dS_out, matrix25, weight21, weight22, matrix26,
+    beta_by_head, S_dS_out, weight23, weight24, matrix28, matrix27, mu_by_head, M_dM_out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2826,8 +2792,8 @@ def backward_unroll_2(
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     M = tl.load(
-        M_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        M_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # M
     q_M = tl.dot(q.to(DT), M.to(DT), input_precision="tf32x3")  # (q) M
     sums = tl.sum((do.to(tl.float32) * q_M), axis=1)  # (((q) M) . (do)) 1
@@ -2844,8 +2810,8 @@ def backward_unroll_2(
         (((sums * stepwise) + (eta * sums2))[None, :] * matrix23_tile.to(tl.float32)), axis=1
     )  # matrix23 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (write2)) 1))
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # dS
     dS_M = tl.sum((dS.to(tl.float32) * M.to(tl.float32)), axis=0)  # (M . dS)^T 1
     sums4 = tl.sum(dS_M, axis=0)  # <M, dS>
@@ -2862,16 +2828,15 @@ def backward_unroll_2(
     )  # matrix24 ((-eta) . ((((k) dS) . (write1)) 1))
     tl.store(
         M_dS_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-        ((sums3 * weight19_each) + (sums4 * (weight20_each * weight19_each)) + (weight20_each * sums6)),
-        mask=i_ok,
+        ((sums3 * weight19_each) + (sums4 * (weight20_each * weight19_each)) + (weight20_each * sums6)), mask=i_ok,
     )  # M.dS
     matrix25_tile = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     sums7 = tl.sum(
         ((sums5 * stepwise2)[None, :] * matrix25_tile.to(tl.float32)), axis=1
     )  # matrix25 ((-eta) . ((((k) dS) . (write1)) 1))
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # S
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
     sums8 = tl.sum(S_dS, axis=0)  # <S, dS>
@@ -2901,8 +2866,8 @@ def backward_unroll_2(
         mask=i_ok,
     )  # S.dS
     dM = tl.load(
-        dM_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
+        dM_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :],
+        other=0.0,
     )  # dM
     k_dM = tl.dot(k.to(DT), dM.to(DT), input_precision="tf32x3")  # (k) dM
     sums13 = tl.sum((k_dM * write1.to(tl.float32)), axis=1)  # (((k) dM) . (write1)) 1
@@ -2938,8 +2903,8 @@ def backward_unroll_2(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_3(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
-    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix23_out, matrix28_out,
-    matrix27_out, weight24_out, weight23_out,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix23_out, matrix28_out, matrix27_out,
+    weight24_out, weight23_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -3044,8 +3009,8 @@ def backward_per_step_10(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_transitions_4(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
-    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight19_out, matrix24_out, weight21_out,
-    matrix26_out, weight22_out, matrix25_out,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight19_out, matrix24_out, weight21_out, matrix26_out,
+    weight22_out, matrix25_out,
     T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
@@ -3149,10 +3114,9 @@ def backward_per_step_13(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_14(
-    eta_p, eta_b, eta_t, eta_h, eta_g, q_p, q_b, q_t, q_h, q_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
-    read2_p, read2_b, read2_t, read2_h, read2_g, beta_p, beta_b, beta_t, beta_h, beta_g,
-    read1_p, read1_b, read1_t, read1_h, read1_g, k_p, k_b, k_t, k_h, k_g,
+    eta_p, eta_b, eta_t, eta_h, eta_g, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    do_p, do_b, do_t, do_h, do_g, read2_p, read2_b, read2_t, read2_h, read2_g,
+    beta_p, beta_b, beta_t, beta_h, beta_g, read1_p, read1_b, read1_t, read1_h, read1_g, k_p, k_b, k_t, k_h, k_g,
     dbeta_1_sums, dbeta_1_n, dbeta_3_sums, dbeta_3_n,
     M_dS__state_adjoint_p, M_dS__state_adjoint_b, M_dS__state_adjoint_t, M_dS__state_adjoint_h, M_dS__state_adjoint_g,
     mu_p, mu_b, mu_t, mu_h, mu_g, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g,
@@ -3161,8 +3125,7 @@ def backward_per_step_14(
     M_dM__state_adjoint_p, M_dM__state_adjoint_b, M_dM__state_adjoint_t, M_dM__state_adjoint_h, M_dM__state_adjoint_g,
     dk_out, dbeta_out, dlog_alpha_out, dlog_mu_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -3177,8 +3140,8 @@ def backward_per_step_14(
     e_ok = e < E
     eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     write1 = tl.zeros([ROWS, block_e], tl.float32)
     if write1_p is not None:
@@ -3187,8 +3150,8 @@ def backward_per_step_14(
             mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     do = tl.load(
-        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     read2 = tl.zeros([ROWS, block_d], tl.float32)
     if read2_p is not None:
@@ -3204,8 +3167,8 @@ def backward_per_step_14(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dbeta_1 = tl.zeros([ROWS], tl.float32)
     if dbeta_1_sums is not None:
@@ -3331,9 +3294,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight7 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
         backward_transitions_1, (layout.programs,),
-        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
-        matrix13, weight1, matrix12, weight3, weight2, matrix14, weight4, weight5, weight9, weight8,
-        weight6, weight7,
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H), matrix13, weight1,
+        matrix12, weight3, weight2, matrix14, weight4, weight5, weight9, weight8, weight6, weight7,
         *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
@@ -3374,9 +3336,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight12 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
         backward_transitions_2, (layout.programs,),
-        rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H),
-        matrix15, weight13, weight16, weight14, weight17, weight15, weight18, weight10, matrix16,
-        weight11, matrix18, matrix17, weight12,
+        rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H), matrix15, weight13,
+        weight16, weight14, weight17, weight15, weight18, weight10, matrix16, weight11, matrix18, matrix17, weight12,
         *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
@@ -3407,14 +3368,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix11 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (layout.programs,),
-        matrix3, matrix12, k, *strides(k, H), q, *strides(q, H), alpha_by_head, beta_by_head,
-        matrix2, mu_by_head, matrix13, matrix4, matrix14, matrix1, p, *strides(p, H), eta_by_head,
-        matrix5, write1, *strides(write1, H), do, *strides(do, H), matrix6, matrix7, matrix8,
-        matrix15, matrix9, matrix16, matrix10, matrix17, matrix11, matrix18,
+        matrix3, matrix12, k, *strides(k, H), q, *strides(q, H), alpha_by_head, beta_by_head, matrix2, mu_by_head,
+        matrix13, matrix4, matrix14, matrix1, p, *strides(p, H), eta_by_head, matrix5, write1, *strides(write1, H),
+        do, *strides(do, H), matrix6, matrix7, matrix8, matrix15, matrix9, matrix16, matrix10, matrix17, matrix11,
+        matrix18,
         *layout.at_once, layout.programs,
-        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     matrix13 = matrix15 = matrix16 = None
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
@@ -3452,17 +3413,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, dM_starts, dM_last, dS_checkpoints, dM_checkpoints,
-        ahead1, *strides(ahead1, H), beta_by_head, do, *strides(do, H), k, *strides(k, H), weight1,
-        weight2, matrix2, matrix3, weight3, matrix4, matrix1, eta_by_head,
-        write1, *strides(write1, H), write2, dv, deta_0, weight4, alpha_by_head, weight5,
+        dS_starts, dS_last, dM_starts, dM_last, dS_checkpoints, dM_checkpoints, ahead1, *strides(ahead1, H),
+        beta_by_head, do, *strides(do, H), k, *strides(k, H), weight1, weight2, matrix2, matrix3, weight3, matrix4,
+        matrix1, eta_by_head, write1, *strides(write1, H), write2, dv, deta_0, weight4, alpha_by_head, weight5,
         q, *strides(q, H), p, *strides(p, H), weight6, weight7, weight8, mu_by_head, weight9,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
-        enable_fp_fusion=not config.exact,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers, enable_fp_fusion=not config.exact,
     )
     ahead1 = matrix1 = matrix2 = matrix3 = matrix4 = None
     if needs & {"alpha", "beta", "k", "mu", "p"}:
@@ -3472,13 +3431,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix22 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_2, (config.queues(layout.programs),),
-            matrix19, eta_by_head, write1, *strides(write1, H), write2, *strides(write2, H), matrix14,
-            matrix20, matrix12, matrix21, beta_by_head, matrix17, matrix22, matrix18,
+            matrix19, eta_by_head, write1, *strides(write1, H), write2, *strides(write2, H), matrix14, matrix20, matrix12,
+            matrix21, beta_by_head, matrix17, matrix22, matrix18,
             *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (write1.element_size() + write2.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     matrix12 = matrix14 = matrix17 = matrix18 = None
     if needs & {"alpha", "beta", "k", "mu"}:
@@ -3549,16 +3508,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ):
             launch(
                 backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                dS_starts, dM_starts, q, *strides(q, H), matrix5, write1, *strides(write1, H), weight3,
-                weight1, p, *strides(p, H), matrix19, matrix6, weight2, matrix7, matrix20, eta_by_head,
-                k, *strides(k, H), read1, read2, dbeta_1, weight4, alpha_by_head, weight5,
-                do, *strides(do, H), write2, *strides(write2, H), weight6, weight7, weight8, beta_by_head,
-                mu_by_head, weight9,
+                dS_starts, dM_starts, q, *strides(q, H), matrix5, write1, *strides(write1, H), weight3, weight1,
+                p, *strides(p, H), matrix19, matrix6, weight2, matrix7, matrix20, eta_by_head, k, *strides(k, H), read1, read2,
+                dbeta_1, weight4, alpha_by_head, weight5, do, *strides(do, H), write2, *strides(write2, H), weight6, weight7,
+                weight8, beta_by_head, mu_by_head, weight9,
                 *layout.swept, segments, layout.length(segments),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
                 enable_fp_fusion=not config.exact,
             )
     matrix19 = matrix20 = matrix5 = matrix6 = matrix7 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = (
@@ -3592,15 +3549,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            S_starts, S_last, M_starts, M_last, S_checkpoints, M_checkpoints, k, *strides(k, H),
-            matrix8, beta_by_head, do, *strides(do, H), weight13, dq_2, weight14, weight15, weight16,
-            eta_by_head, write1, *strides(write1, H), weight17, weight18,
+            S_starts, S_last, M_starts, M_last, S_checkpoints, M_checkpoints, k, *strides(k, H), matrix8, beta_by_head,
+            do, *strides(do, H), weight13, dq_2, weight14, weight15, weight16, eta_by_head, write1, *strides(write1, H),
+            weight17, weight18,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
-            enable_fp_fusion=not config.exact,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers, enable_fp_fusion=not config.exact,
         )
     M_last = S_last = matrix8 = None
     if needs & {"alpha", "beta", "mu"}:
@@ -3622,19 +3578,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight17.element_size()
             + weight13.element_size()
             + weight18.element_size()
-            + config.chunk * matrix9.element_size(), k.element_size() + q.element_size(),
-            elements=True,
+            + config.chunk * matrix9.element_size(), k.element_size() + q.element_size(), elements=True,
         )
         launch(
             backward_sweep_4, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            S_starts, M_starts, weight10, do, *strides(do, H), k, *strides(k, H), matrix9,
-            q, *strides(q, H), beta_by_head, mu_by_head, dbeta_3, dlog_mu_3, weight14, weight15,
-            weight16, eta_by_head, write1, *strides(write1, H), weight17, weight13, weight18,
+            S_starts, M_starts, weight10, do, *strides(do, H), k, *strides(k, H), matrix9, q, *strides(q, H), beta_by_head,
+            mu_by_head, dbeta_3, dlog_mu_3, weight14, weight15, weight16, eta_by_head, write1, *strides(write1, H),
+            weight17, weight13, weight18,
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix9 = weight10 = None
@@ -3656,20 +3610,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + beta_by_head.element_size()
             + weight17.element_size()
             + weight13.element_size()
-            + weight18.element_size(), k.element_size() + dq_2.element_size() + q.element_size(),
-            elements=True,
+            + weight18.element_size(), k.element_size() + dq_2.element_size() + q.element_size(), elements=True,
         )
         launch(
             backward_sweep_5, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            S_starts, M_starts, k, *strides(k, H), matrix11, weight12, do, *strides(do, H), weight11,
-            matrix10, dq_2, *strides(dq_2, H), q, *strides(q, H), alpha_by_head, dq, dlog_alpha_4,
-            weight14, weight15, weight16, eta_by_head, write1, *strides(write1, H), beta_by_head,
-            weight17, weight13, weight18,
+            S_starts, M_starts, k, *strides(k, H), matrix11, weight12, do, *strides(do, H), weight11, matrix10,
+            dq_2, *strides(dq_2, H), q, *strides(q, H), alpha_by_head, dq, dlog_alpha_4, weight14, weight15, weight16,
+            eta_by_head, write1, *strides(write1, H), beta_by_head, weight17, weight13, weight18,
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     dq_2 = matrix10 = matrix11 = None
@@ -3687,19 +3638,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight17.element_size()
             + weight13.element_size()
             + weight18.element_size()
-            + config.chunk * (matrix22.element_size() + matrix21.element_size()), k.element_size(),
-            elements=True,
+            + config.chunk * (matrix22.element_size() + matrix21.element_size()), k.element_size(), elements=True,
         )
         launch(
             backward_sweep_6, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            S_starts, M_starts, write2, *strides(write2, H), eta_by_head, weight11, weight12,
-            k, *strides(k, H), matrix22, matrix21, dp, weight14, weight15, weight16,
-            write1, *strides(write1, H), beta_by_head, weight17, weight13, weight18,
+            S_starts, M_starts, write2, *strides(write2, H), eta_by_head, weight11, weight12, k, *strides(k, H), matrix22,
+            matrix21, dp, weight14, weight15, weight16, write1, *strides(write1, H), beta_by_head, weight17, weight13,
+            weight18,
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix21 = matrix22 = weight11 = weight12 = weight13 = weight14 = weight15 = weight16 = weight17 = weight18 = None
@@ -3734,9 +3683,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
         launch(
             backward_transitions_3, (blocks.programs,),
-            rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H),
-            block_weight20, matrix23_blocks, matrix28_blocks, matrix27_blocks, block_weight24,
-            block_weight23,
+            rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H), block_weight20,
+            matrix23_blocks, matrix28_blocks, matrix27_blocks, block_weight24, block_weight23,
             *blocks.at_once, blocks.programs,
             C=config.span, num_warps=1,
         )
@@ -3769,9 +3717,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix25_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
             backward_transitions_4, (blocks.programs,),
-            rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H),
-            block_weight19, matrix24_blocks, block_weight21, matrix26_blocks, block_weight22,
-            matrix25_blocks,
+            rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H), block_weight19,
+            matrix24_blocks, block_weight21, matrix26_blocks, block_weight22, matrix25_blocks,
             *blocks.at_once, blocks.programs,
             C=config.span, num_warps=1,
         )
@@ -3780,32 +3727,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         M_dM_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs,),
-            matrix23_blocks, matrix24_blocks, p, *strides(p, H), k, *strides(k, H),
-            write2, *strides(write2, H), write1, *strides(write1, H), eta_by_head, alpha_by_head,
-            do, *strides(do, H), q, *strides(q, H), M_dS_own, matrix25_blocks, matrix26_blocks,
-            beta_by_head, S_dS_own, matrix27_blocks, mu_by_head, matrix28_blocks, M_dM_own,
+            matrix23_blocks, matrix24_blocks, p, *strides(p, H), k, *strides(k, H), write2, *strides(write2, H),
+            write1, *strides(write1, H), eta_by_head, alpha_by_head, do, *strides(do, H), q, *strides(q, H), M_dS_own,
+            matrix25_blocks, matrix26_blocks, beta_by_head, S_dS_own, matrix27_blocks, mu_by_head, matrix28_blocks,
+            M_dM_own,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
-            C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D), config.padded(E)), num_stages=1,
-            maxnreg=config.most,
+            D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D), config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         M_dS = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         S_dS = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         M_dM = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         launch(
             backward_unroll_2, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_checkpoints, M_checkpoints, dS_checkpoints, dM_checkpoints, matrix23_blocks,
-            do, *strides(do, H), q, *strides(q, H), alpha_by_head, eta_by_head, p, *strides(p, H),
-            write2, *strides(write2, H), block_weight19, block_weight20, matrix24_blocks,
-            k, *strides(k, H), write1, *strides(write1, H), M_dS, matrix25_blocks, block_weight21,
-            block_weight22, matrix26_blocks, beta_by_head, S_dS, block_weight23, block_weight24,
+            S_checkpoints, M_checkpoints, dS_checkpoints, dM_checkpoints, matrix23_blocks, do, *strides(do, H),
+            q, *strides(q, H), alpha_by_head, eta_by_head, p, *strides(p, H), write2, *strides(write2, H), block_weight19,
+            block_weight20, matrix24_blocks, k, *strides(k, H), write1, *strides(write1, H), M_dS, matrix25_blocks,
+            block_weight21, block_weight22, matrix26_blocks, beta_by_head, S_dS, block_weight23, block_weight24,
             matrix28_blocks, matrix27_blocks, mu_by_head, M_dM,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D), many=True),
-            num_stages=1, maxnreg=config.most, enable_fp_fusion=not config.exact,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), CHUNK=config.chunk,
+            C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D), many=True), num_stages=1, maxnreg=config.most,
+            enable_fp_fusion=not config.exact,
         )
         M_dS__state_adjoint = total((B, T, H), torch.float32, M_dS_own, M_dS)
         S_dS__state_adjoint = total((B, T, H), torch.float32, S_dS_own, S_dS)
@@ -3827,17 +3772,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             eta, *strides(eta, H), q, *strides(q, H),
             *((write1, *strides(write1, H)) if "k" in needs or "beta" in needs else (None, 0, 0, 0, 1)),
             do, *strides(do, H), *((read2, *strides(read2, H)) if "k" in needs else (None, 0, 0, 0, 1)),
-            beta, *strides(beta, H),
-            *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)), k, *strides(k, H),
-            *((dbeta_1, dbeta_1.shape[2]) if "beta" in needs else (None, 0)),
+            beta, *strides(beta, H), *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)),
+            k, *strides(k, H), *((dbeta_1, dbeta_1.shape[2]) if "beta" in needs else (None, 0)),
             *((dbeta_3, dbeta_3.shape[2]) if "beta" in needs else (None, 0)),
             *((M_dS__state_adjoint, *strides(M_dS__state_adjoint, H)) if "beta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
             mu, *strides(mu, H), alpha, *strides(alpha, H),
             *((S_dS__state_adjoint, *strides(S_dS__state_adjoint, H)) if "alpha" in needs else (None, 0, 0, 0, 1)),
             *((dlog_alpha_4, dlog_alpha_4.shape[2]) if "alpha" in needs else (None, 0)),
             *((dlog_mu_3, dlog_mu_3.shape[2]) if "mu" in needs else (None, 0)),
-            *((M_dM__state_adjoint, *strides(M_dM__state_adjoint, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
-            dk, dbeta, dlog_alpha, dlog_mu,
+            *((M_dM__state_adjoint, *strides(M_dM__state_adjoint, H)) if "mu" in needs else (None, 0, 0, 0, 1)), dk, dbeta,
+            dlog_alpha, dlog_mu,
             T, H, B * T,
             D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
             ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
@@ -3902,10 +3846,9 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, p_at, v_at, beta_at, eta_at, alpha_at, mu_at, S_at, next_S_at, M_at, next_M_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    p_stride0, p_stride1, p_stride2, v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1, eta_stride0, eta_stride1, alpha_stride0, alpha_stride1,
-    mu_stride0, mu_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, p_stride0, p_stride1, p_stride2,
+    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1, eta_stride0, eta_stride1,
+    alpha_stride0, alpha_stride1, mu_stride0, mu_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     M_stride0, M_stride1, next_M_stride0, next_M_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, p_group, v_group, beta_group, eta_group, alpha_group, mu_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
@@ -3990,10 +3933,8 @@ def steps_kernel(
     p_stride0, p_stride1, p_stride2, p_stride3, v_stride0, v_stride1, v_stride2, v_stride3,
     beta_stride0, beta_stride1, beta_stride2, eta_stride0, eta_stride1, eta_stride2,
     alpha_stride0, alpha_stride1, alpha_stride2, mu_stride0, mu_stride1, mu_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    M_stride0, M_stride1, M_stride2, M_stride3,
-    kept_M_stride0, kept_M_stride1, kept_M_stride2, kept_M_stride3,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    M_stride0, M_stride1, M_stride2, M_stride3, kept_M_stride0, kept_M_stride1, kept_M_stride2, kept_M_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, p_group, v_group, beta_group, eta_group, alpha_group, mu_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
@@ -4114,10 +4055,9 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="momentum_delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("p", "input", ("d",)), Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()), Argument("eta", "input", ()), Argument("alpha", "decay", ()),
-        Argument("mu", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("p", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "input", ()), Argument("eta", "input", ()),
+        Argument("alpha", "decay", ()), Argument("mu", "decay", ()),
     ),
     states=(("S", ("d", "e")), ("M", ("d", "e"))), outputs=(("o", ("e",)),),
 )
@@ -4125,22 +4065,19 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"138bab744b": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"138bab744b": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "finals", "replays")),
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "finals", "replays")),
             saved={"138bab744b": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "p", "v", "beta", "eta", "alpha", "mu"),
-            constants=(), dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"), ("d", "e")),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "p", "v", "beta", "eta", "alpha", "mu"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"), ("d", "e")), smallest=1,
         ),
     ),
     __name__,
@@ -4149,12 +4086,12 @@ OP = Op(
 
 @OP.named
 def momentum_delta_rule(
-    q: torch.Tensor, k: torch.Tensor, p: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
-    eta: torch.Tensor, log_alpha: torch.Tensor, log_mu: torch.Tensor,
-    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, p: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, eta: torch.Tensor,
+    log_alpha: torch.Tensor, log_mu: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""The delta rule with momentum: the correction goes into a velocity, which decays by itself.
 
@@ -4216,17 +4153,16 @@ def momentum_delta_rule(
     return OP(
         {"q": q, "k": k, "p": p, "v": v, "beta": beta, "eta": eta, "alpha": log_alpha, "mu": log_mu},
         initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        context_parallel=context_parallel, recompute=recompute, precision=precision, state_dtype=state_dtype,
+        backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def momentum_delta_rule_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor,
-    p: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, eta: torch.Tensor,
-    log_alpha: torch.Tensor, log_mu: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor, p: torch.Tensor,
+    v: torch.Tensor, beta: torch.Tensor, eta: torch.Tensor, log_alpha: torch.Tensor, log_mu: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of momentum_delta_rule, for generation: one launch, no gradient.
@@ -4258,9 +4194,8 @@ def momentum_delta_rule_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "k": k, "p": p, "v": v, "beta": beta, "eta": eta, "alpha": log_alpha, "mu": log_mu},
-        inplace, out, state_dtype, backend, deterministic,
+        state, {"q": q, "k": k, "p": p, "v": v, "beta": beta, "eta": eta, "alpha": log_alpha, "mu": log_mu}, inplace,
+        out, state_dtype, backend, deterministic,
     )
 
 

@@ -142,8 +142,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps,
-    in_segments, or_zeros, per_head, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments, or_zeros,
+    per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -226,8 +226,7 @@ def torch_forward(given, states, constants, packed=None):
     # (56) w: v_t - g_t S_{t-1}^T k_t
     # (57) o: S_t^T q_t
     w, o, S_last = in_segments(
-        _forward_sweep_2,
-        (log_g, -k * g[..., None], k * torch.exp(t17 * t18) * beta[..., None], v, q), (S_first,),
+        _forward_sweep_2, (log_g, -k * g[..., None], k * torch.exp(t17 * t18) * beta[..., None], v, q), (S_first,),
         lead, 1, CHUNK,
     )
     return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"A": A_last, "S": S_last}, {"a8c81a3feb": w}
@@ -437,8 +436,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t23 = -0.405465108108164 * t21 + (0.405465108108164 * center)[..., None]
     # (61) p: dS_t^T (exp((0.405465108108164 center - 0.405465108108164 log(1e-6 + forget_t A_{t-1} + rate_t k_t^2)) . (1 + |log(1e-6 + forget_t A_{t-1} + rate_t k_t^2) - center|)^(-1)) . k_t)
     p, dS_C, dS_first = in_segments(
-        _backward_sweep_2,
-        (log_g, q, do, -k * beta[..., None] * g[..., None], k * torch.exp(t22 * t23)), (dS_last,),
+        _backward_sweep_2, (log_g, q, do, -k * beta[..., None] * g[..., None], k * torch.exp(t22 * t23)), (dS_last,),
         lead, -1, CHUNK,
     )
     t26 = -k * beta[..., None] * g[..., None]
@@ -579,8 +577,8 @@ def torch_forward_states(given, states, constants, exchange):
     rate = steps_first(given["rate"], dtype)
     log_forget = steps_first(given["forget"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
-        (k.square() * rate[..., None], log_forget), lead, 1, LONG_CHUNK, dtype, device, size_d,
+        _forward_states_1_chunks, _forward_states_1_composed, (k.square() * rate[..., None], log_forget), lead, 1,
+        LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of A
     ((A_first,),) = exchange(
@@ -601,8 +599,8 @@ def torch_forward_states(given, states, constants, exchange):
     g = log_g.exp()
     map_7 = map_of_segment(
         _forward_states_2_chunks, _forward_states_2_composed,
-        (v, log_g, k * torch.exp(t20 * t21) * beta[..., None], -k * g[..., None]), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
+        (v, log_g, k * torch.exp(t20 * t21) * beta[..., None], -k * g[..., None]), lead, 1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -774,8 +772,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_4 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
-        (k * torch.exp(t17 * t18), log_g, -k * beta[..., None] * g[..., None], q, do), lead, -1,
-        CHUNK, dtype, device, size_d, size_e,
+        (k * torch.exp(t17 * t18), log_g, -k * beta[..., None] * g[..., None], q, do), lead, -1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -799,8 +797,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     t42 = -(t41**-2) * k * t29 * beta[..., None] * y_2 * torch.sign(t39) * t18
     t43 = t42 - 0.405465108108164 * k * t29 * t17 * beta[..., None] * y_2
     map_9 = map_of_segment(
-        _backward_states_2_chunks, _backward_states_2_composed,
-        (t37.reciprocal() * t43, log_forget), lead, -1, LONG_CHUNK, dtype, device, size_d,
+        _backward_states_2_chunks, _backward_states_2_composed, (t37.reciprocal() * t43, log_forget), lead, -1,
+        LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of dA
     ((dA_last,),) = exchange(
@@ -811,12 +809,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, rate_by_head,
-    read1_out,
+    A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, rate_by_head, read1_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of A."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -891,8 +888,7 @@ def forward_sweep_1(
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_per_step_1(
     k_p, k_b, k_t, k_h, k_g, center_p, rate_p, rate_b, rate_t, rate_h, rate_g,
-    forget_p, forget_b, forget_t, forget_h, forget_g,
-    read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
+    forget_p, forget_b, forget_t, forget_h, forget_g, read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -906,8 +902,8 @@ def forward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     center = tl.load(center_p + h).to(tl.float32)
     rate = tl.load(rate_p + h // rate_g * rate_h + b * rate_b + step * rate_t, mask=i_ok, other=0.0).to(tl.float32)
@@ -930,9 +926,8 @@ def forward_prologue_2(
     matrix1, g_sums, g_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix2, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -984,14 +979,13 @@ def forward_prologue_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_2(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
-    g_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2, write1_out,
-    o_out, beta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests,
+    v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2, write1_out, o_out, beta_by_head,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, TAIL: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -1020,8 +1014,8 @@ def forward_sweep_2(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -1111,8 +1105,8 @@ def forward_sweep_2(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -1154,8 +1148,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     some = q
     B, T = q.shape[:2]
     H = max(
-        q.shape[2], k.shape[2], v.shape[2], beta.shape[2], rate.shape[2], g.shape[2],
-        forget.shape[2], center.shape[0], 0,
+        q.shape[2], k.shape[2], v.shape[2], beta.shape[2], rate.shape[2], g.shape[2], forget.shape[2], center.shape[0],
+        0,
     )
     center = with_heads(center, H)
     D = q.shape[-1]
@@ -1172,25 +1166,23 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if segments > 1 or exchange is not None:
         A_ends = some.new_empty((B * segments, H, D), dtype=torch.float32)
         sweep = config.sweep(
-            D, 0,
-            forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
+            D, 0, forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
             k.element_size(), elements=True,
         )
         launch(
             forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, A_ends, forget_sums, forget_rests, k, *strides(k, H), rate_by_head, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=sweep.tile, YIELD=False, WARPS=sweep.warps, STAGES=sweep.stages,
-            PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-            maxnreg=sweep.registers,
+            D=D, block_d=sweep.tile, YIELD=False, WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             A_coming = exchange.begin(
                 (
                     map_of_all(
-                        "A", A_first, A_ends, layout, segments, True,
-                        decay=(forget_sums, forget_rests), axis=0, exact=config.exact,
+                        "A", A_first, A_ends, layout, segments, True, decay=(forget_sums, forget_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -1203,24 +1195,23 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
     A_last = some.new_empty((layout.sequences, H, D), dtype=torch.float32) if finals else None
     sweep = config.sweep(
-        D, 0, forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
-        k.element_size(), elements=True,
+        D, 0, forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(), k.element_size(),
+        elements=True,
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         A_starts, A_last, forget_sums, forget_rests, k, *strides(k, H), rate_by_head, read1,
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
-        PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-        maxnreg=sweep.registers,
+        D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     forget_rests = None
     ahead1 = some.new_empty((B, T, H, D), dtype=torch.float32)
     launch(
         forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H),
-        read1, *strides(read1, H), ahead1,
+        k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H), read1, *strides(read1, H),
+        ahead1,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
@@ -1231,13 +1222,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         forward_prologue_2, (config.queues(layout.programs),),
-        matrix1, g_sums, g_rests, beta_by_head, k, *strides(k, H), ahead1, *strides(ahead1, H),
-        matrix2, q, *strides(q, H),
+        matrix1, g_sums, g_rests, beta_by_head, k, *strides(k, H), ahead1, *strides(ahead1, H), matrix2,
+        q, *strides(q, H),
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + ahead1.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -1251,14 +1242,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_2, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1, q, *strides(q, H), matrix2,
-                None, None, beta_by_head, ahead1, *strides(ahead1, H),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, k, *strides(k, H),
+                g_sums, g_rests, v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, None, None, beta_by_head,
+                ahead1, *strides(ahead1, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -1279,26 +1269,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         E, config.padded(D) * (k.element_size() + q.element_size() + ahead1.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(),
-        elements=True,
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(), elements=True,
     )
     launch(
         forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests,
-        v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, write1, o, beta_by_head,
-        ahead1, *strides(ahead1, H),
+        S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1,
+        q, *strides(q, H), matrix2, write1, o, beta_by_head, ahead1, *strides(ahead1, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     ahead1 = g_rests = matrix1 = matrix2 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {
-            "forget_sums": forget_sums, "rate_by_head": rate_by_head, "g_sums": g_sums,
-            "beta_by_head": beta_by_head,
+            "forget_sums": forget_sums, "rate_by_head": rate_by_head, "g_sums": g_sums, "beta_by_head": beta_by_head,
         }
     beta_by_head = forget_sums = g_sums = rate_by_head = None
     if needs_backward:
@@ -1314,13 +1300,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests,
-    do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix3,
-    matrix4, beta_by_head,
+    matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, matrix3, matrix4, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1380,12 +1364,11 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, matrix1, read1_out,
-    rate_by_head,
+    A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, matrix1, read1_out, rate_by_head,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of A."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1445,8 +1428,7 @@ def backward_sweep_1(
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_1(
     k_p, k_b, k_t, k_h, k_g, center_p, rate_p, rate_b, rate_t, rate_h, rate_g,
-    forget_p, forget_b, forget_t, forget_h, forget_g,
-    read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
+    forget_p, forget_b, forget_t, forget_h, forget_g, read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -1460,8 +1442,8 @@ def backward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     center = tl.load(center_p + h).to(tl.float32)
     rate = tl.load(rate_p + h // rate_g * rate_h + b * rate_b + step * rate_t, mask=i_ok, other=0.0).to(tl.float32)
@@ -1481,13 +1463,11 @@ def backward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_2(
-    matrix6, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix5, k_p, k_b, k_t, k_h, k_g,
-    beta_by_head,
+    matrix6, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix5,
+    k_p, k_b, k_t, k_h, k_g, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1540,14 +1520,12 @@ def backward_prologue_2(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, dS_last, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
-    do_p, do_b, do_t, do_h, do_g, matrix6, matrix5, beta_by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_1_out,
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g,
+    do_p, do_b, do_t, do_h, do_g, matrix6, matrix5, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dv_out, dbeta_1_out, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1568,8 +1546,8 @@ def backward_sweep_2(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1668,8 +1646,8 @@ def backward_sweep_2(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1680,12 +1658,11 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_3(
-    matrix7, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, matrix8, beta_by_head,
+    matrix7, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    matrix8, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1729,15 +1706,13 @@ def backward_prologue_3(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dS_first, beta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
-    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, k_p, k_b, k_t, k_h, k_g,
-    matrix7, q_p, q_b, q_t, q_h, q_g, matrix2, rate_by_head,
-    read1_p, read1_b, read1_t, read1_h, read1_g, read2_out, center_p, forget_by_head, dk_2_out,
-    dcenter_2_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, k_p, k_b, k_t, k_h, k_g, matrix7,
+    q_p, q_b, q_t, q_h, q_g, matrix2, rate_by_head, read1_p, read1_b, read1_t, read1_h, read1_g, read2_out,
+    center_p, forget_by_head, dk_2_out, dcenter_2_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1758,8 +1733,8 @@ def backward_sweep_3(
         dS_slice = tl.zeros([block_d, block_e], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         dS = dS + (dS_slice,)
         e_ = e_ + (e_slice,)
@@ -1832,15 +1807,15 @@ def backward_sweep_3(
             if not EXACT:
                 write1_dS = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dS)
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e_[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e_[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -k^T diag(until) dv
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e_[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e_[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dS_after2 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), dS_after, input_precision="tf32x3"
@@ -2238,10 +2213,8 @@ def backward_sweep_3(
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_2(
     k_p, k_b, k_t, k_h, k_g, rate_p, rate_b, rate_t, rate_h, rate_g,
-    forget_p, forget_b, forget_t, forget_h, forget_g,
-    read1_p, read1_b, read1_t, read1_h, read1_g, center_p,
-    beta_p, beta_b, beta_t, beta_h, beta_g, read2_p, read2_b, read2_t, read2_h, read2_g,
-    ahead2_out,
+    forget_p, forget_b, forget_t, forget_h, forget_g, read1_p, read1_b, read1_t, read1_h, read1_g, center_p,
+    beta_p, beta_b, beta_t, beta_h, beta_g, read2_p, read2_b, read2_t, read2_h, read2_g, ahead2_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -2255,8 +2228,8 @@ def backward_per_step_2(
     d = tl.arange(0, block_d)
     d_ok = d < D
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     rate = tl.load(rate_p + h // rate_g * rate_h + b * rate_b + step * rate_t, mask=i_ok, other=0.0).to(tl.float32)
     forget = tl.exp(
@@ -2284,19 +2257,16 @@ def backward_per_step_2(
     t8 = -beta[:, None] * k * t3 * (1.0 / (t5 * t5)) * tl.where(t4 > 0, 1.0, tl.where(t4 < 0, -1.0, 0.0)) * t7 * read2
     tl.store(
         ahead2_out + at[:, None] * D + d[None, :],
-        (t8 - (0.405465108108164 * beta)[:, None] * k * t6 * t7 * read2) / t1,
-        mask=i_ok[:, None] & d_ok[None, :],
+        (t8 - (0.405465108108164 * beta)[:, None] * k * t6 * t7 * read2) / t1, mask=i_ok[:, None] & d_ok[None, :],
     )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_4(
-    matrix9, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, k_p, k_b, k_t, k_h, k_g,
-    forget_sums, forget_rests,
+    matrix9, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, k_p, k_b, k_t, k_h, k_g, forget_sums, forget_rests,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2339,9 +2309,8 @@ def backward_sweep_4(
     dA_first, dA_last, k_p, k_b, k_t, k_h, k_g, forget_sums, forget_rests, matrix9, drate_out,
     ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dA."""
     sh = tl.program_id(0).to(tl.int64)
@@ -2422,13 +2391,13 @@ def backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_5(
-    dA_first, forget_sums, forget_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
-    matrix3, rate_by_head, k_p, k_b, k_t, k_h, k_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g,
-    read1_p, read1_b, read1_t, read1_h, read1_g, dk_4_out, forget_by_head, dlog_forget_4_out,
+    dA_first, forget_sums, forget_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, matrix3, rate_by_head,
+    k_p, k_b, k_t, k_h, k_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g, read1_p, read1_b, read1_t, read1_h, read1_g,
+    dk_4_out, forget_by_head, dlog_forget_4_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
-    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
-    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+    DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dA."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2526,14 +2495,12 @@ def backward_sweep_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_6(
-    g_sums, g_rests, beta_by_head, q_p, q_b, q_t, q_h, q_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, do_p, do_b, do_t, do_h, do_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g, k_p, k_b, k_t, k_h, k_g,
+    g_sums, g_rests, beta_by_head, q_p, q_b, q_t, q_h, q_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, k_p, k_b, k_t, k_h, k_g,
     dv_p, dv_b, dv_t, dv_h, dv_g, own1_out, own2_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2604,14 +2571,12 @@ def backward_prologue_6(
 def backward_sweep_6(
     S_first, S_last, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_in_late__out, S_in_early__out,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix4, matrix8,
-    dk_4_p, dk_4_b, dk_4_t, dk_4_h, dk_4_g, dq_out, dk_out, beta_by_head,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix4, matrix8, dk_4_p, dk_4_b, dk_4_t, dk_4_h, dk_4_g,
+    dq_out, dk_out, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, starts, segments, length,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2632,8 +2597,8 @@ def backward_sweep_6(
         S_slice = tl.zeros([block_d, block_e], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :], mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -2690,16 +2655,16 @@ def backward_sweep_6(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             do_S = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             if not EXACT:
                 do_S = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_S)
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
             )
             dv_S = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             if not EXACT:
@@ -2709,8 +2674,8 @@ def backward_sweep_6(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             S_after = tl.dot(
-                ((until * beta)[None, :] * ahead1_each.to(tl.float32)).to(DT), write1.to(DT),
-                (kept * S[n_e]), input_precision="tf32x3",
+                ((until * beta)[None, :] * ahead1_each.to(tl.float32)).to(DT), write1.to(DT), (kept * S[n_e]),
+                input_precision="tf32x3",
             )  # ... + (ahead1)^T diag(beta . until) write1
             S_slice2 = S_after  # (58) kept S + (ahead1)^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
@@ -2755,8 +2720,8 @@ def backward_sweep_6(
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-read) + dk_4_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], ((-read) + dk_4_each.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
@@ -2806,8 +2771,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     some = q
     B, T = q.shape[:2]
     H = max(
-        q.shape[2], k.shape[2], v.shape[2], beta.shape[2], rate.shape[2], g.shape[2],
-        forget.shape[2], center.shape[0], 0,
+        q.shape[2], k.shape[2], v.shape[2], beta.shape[2], rate.shape[2], g.shape[2], forget.shape[2], center.shape[0],
+        0,
     )
     center = with_heads(center, H)
     D = q.shape[-1]
@@ -2841,13 +2806,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_1, (config.queues(layout.programs),),
-        matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests,
-        do, *strides(do, H), write1, *strides(write1, H), matrix3, matrix4, beta_by_head,
+        matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests, do, *strides(do, H),
+        write1, *strides(write1, H), matrix3, matrix4, beta_by_head,
         *layout.at_once, layout.programs,
         E=E, block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
     A_last = (
@@ -2864,20 +2829,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-        A_starts, A_last, forget_sums, forget_rests, k, *strides(k, H), matrix1, read1,
-        rate_by_head,
+        A_starts, A_last, forget_sums, forget_rests, k, *strides(k, H), matrix1, read1, rate_by_head,
         *layout.swept, segments, layout.length(segments),
-        D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
-        PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-        maxnreg=sweep.registers,
+        D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     A_last = matrix1 = None
     ahead1 = some.new_empty((B, T, H, D), dtype=torch.float32)
     launch(
         backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H),
-        read1, *strides(read1, H), ahead1,
+        k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H), read1, *strides(read1, H),
+        ahead1,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
@@ -2885,13 +2848,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
         backward_prologue_2, (config.queues(layout.programs),),
-        matrix6, g_sums, g_rests, q, *strides(q, H), ahead1, *strides(ahead1, H), matrix5,
-        k, *strides(k, H), beta_by_head,
+        matrix6, g_sums, g_rests, q, *strides(q, H), ahead1, *strides(ahead1, H), matrix5, k, *strides(k, H),
+        beta_by_head,
         *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + ahead1.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
@@ -2900,19 +2863,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E, config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
             g_sums.element_size()
             + beta_by_head.element_size()
-            + config.chunk * (matrix6.element_size() + matrix5.element_size()), do.element_size(),
-            elements=True,
+            + config.chunk * (matrix6.element_size() + matrix5.element_size()), do.element_size(), elements=True,
         )
         launch(
             backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H), matrix6,
-            matrix5, beta_by_head, write1, *strides(write1, H), None, None, k, *strides(k, H),
-            q, *strides(q, H),
+            None, dS_ends, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H), matrix6, matrix5,
+            beta_by_head, write1, *strides(write1, H), None, None, k, *strides(k, H), q, *strides(q, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2931,19 +2891,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         E, config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
-        + config.chunk * (matrix6.element_size() + matrix5.element_size()),
-        do.element_size() + write1.element_size(), elements=True,
+        + config.chunk * (matrix6.element_size() + matrix5.element_size()), do.element_size() + write1.element_size(),
+        elements=True,
     )
     launch(
         backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H),
-        matrix6, matrix5, beta_by_head, write1, *strides(write1, H), dv, dbeta_1, k, *strides(k, H),
-        q, *strides(q, H),
+        dS_starts, dS_last, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H), matrix6, matrix5,
+        beta_by_head, write1, *strides(write1, H), dv, dbeta_1, k, *strides(k, H), q, *strides(q, H),
         *layout.swept, segments, layout.length(segments),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix5 = matrix6 = None
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
@@ -2951,13 +2909,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix8 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
             backward_prologue_3, (config.queues(layout.programs),),
-            matrix7, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), matrix8,
-            beta_by_head,
+            matrix7, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), matrix8, beta_by_head,
             *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     forget_by_head = by_head(forget, H)
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
@@ -2976,29 +2933,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + rate_by_head.element_size()
             + forget_by_head.element_size()
             + config.chunk * (matrix7.element_size() + matrix2.element_size()),
-            ahead1.element_size() + k.element_size() + q.element_size() + read1.element_size(),
-            elements=True,
+            ahead1.element_size() + k.element_size() + q.element_size() + read1.element_size(), elements=True,
         )
         launch(
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dS_starts, beta_by_head, ahead1, *strides(ahead1, H), g_sums, g_rests,
-            write1, *strides(write1, H), S_out_late_, k, *strides(k, H), matrix7, q, *strides(q, H),
-            matrix2, rate_by_head, read1, *strides(read1, H), read2, center, forget_by_head, dk_2,
-            dcenter_2, dv, *strides(dv, H), do, *strides(do, H),
+            dS_starts, beta_by_head, ahead1, *strides(ahead1, H), g_sums, g_rests, write1, *strides(write1, H), S_out_late_,
+            k, *strides(k, H), matrix7, q, *strides(q, H), matrix2, rate_by_head, read1, *strides(read1, H), read2, center,
+            forget_by_head, dk_2, dcenter_2, dv, *strides(dv, H), do, *strides(do, H),
             *layout.swept, segments, layout.length(segments),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = matrix7 = None
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
         ahead2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_per_step_2, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            k, *strides(k, H), rate, *strides(rate, H), forget, *strides(forget, H),
-            read1, *strides(read1, H), center, beta, *strides(beta, H), read2, *strides(read2, H),
-            ahead2,
+            k, *strides(k, H), rate, *strides(rate, H), forget, *strides(forget, H), read1, *strides(read1, H), center,
+            beta, *strides(beta, H), read2, *strides(read2, H), ahead2,
             T, H, B * T,
             D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
@@ -3011,8 +2964,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (ahead2.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"A", "forget", "g", "k", "q", "rate"}:
         if segments > 1 or exchange is not None:
@@ -3020,20 +2973,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             sweep = config.sweep(None, config.padded(D) * ahead2.element_size(), forget_sums.element_size(), 0)
             launch(
                 backward_sweep_4, (layout.sequences * segments * H,),
-                None, dA_ends, k, *strides(k, H), forget_sums, forget_rests, matrix9, None,
-                ahead2, *strides(ahead2, H),
+                None, dA_ends, k, *strides(k, H), forget_sums, forget_rests, matrix9, None, ahead2, *strides(ahead2, H),
                 *layout.swept, segments, layout.length(segments),
-                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps,
-                STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-                maxnreg=sweep.registers,
+                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps, STAGES=sweep.stages,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dA_coming = exchange.begin(
                     (
                         map_of_all(
-                            "A", dA_first, dA_ends, layout, segments, False,
-                            decay=(forget_sums, forget_rests), axis=0, exact=config.exact,
+                            "A", dA_first, dA_ends, layout, segments, False, decay=(forget_sums, forget_rests), axis=0,
+                            exact=config.exact,
                         ),
                     )
                 )
@@ -3055,13 +3006,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_4, (layout.sequences * segments * H,),
-            dA_starts, dA_last, k, *strides(k, H), forget_sums, forget_rests, matrix9, drate,
-            ahead2, *strides(ahead2, H),
+            dA_starts, dA_last, k, *strides(k, H), forget_sums, forget_rests, matrix9, drate, ahead2, *strides(ahead2, H),
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
-            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-            maxnreg=sweep.registers,
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix9 = None
     if needs & {"forget", "g", "k", "q"}:
@@ -3075,19 +3024,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + rate_by_head.element_size()
             + forget_by_head.element_size()
             + config.chunk * matrix3.element_size(),
-            ahead2.element_size() + k.element_size() + dk_2.element_size() + read1.element_size(),
-            elements=True,
+            ahead2.element_size() + k.element_size() + dk_2.element_size() + read1.element_size(), elements=True,
         )
         launch(
             backward_sweep_5, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-            dA_starts, forget_sums, forget_rests, ahead2, *strides(ahead2, H), matrix3, rate_by_head,
-            k, *strides(k, H), dk_2, *strides(dk_2, H), read1, *strides(read1, H), dk_4, forget_by_head,
-            dlog_forget_4,
+            dA_starts, forget_sums, forget_rests, ahead2, *strides(ahead2, H), matrix3, rate_by_head, k, *strides(k, H),
+            dk_2, *strides(dk_2, H), read1, *strides(read1, H), dk_4, forget_by_head, dlog_forget_4,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
-            PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
-            maxnreg=sweep.registers,
+            D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     ahead2 = dk_2 = forget_rests = forget_sums = matrix3 = rate_by_head = read1 = None
     if needs & {"g", "k", "q"}:
@@ -3095,13 +3041,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
             backward_prologue_6, (layout.programs,),
-            g_sums, g_rests, beta_by_head, q, *strides(q, H), ahead1, *strides(ahead1, H),
-            do, *strides(do, H), write1, *strides(write1, H), k, *strides(k, H), dv, *strides(dv, H),
-            own1, own2,
+            g_sums, g_rests, beta_by_head, q, *strides(q, H), ahead1, *strides(ahead1, H), do, *strides(do, H),
+            write1, *strides(write1, H), k, *strides(k, H), dv, *strides(dv, H), own1, own2,
             *layout.at_once, layout.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
         )
     if needs & {"g", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -3140,15 +3085,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ):
             launch(
                 backward_sweep_6, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
-                S_starts, S_last if keeps else None, g_sums, g_rests, q, *strides(q, H),
-                do, *strides(do, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
-                ahead1, *strides(ahead1, H), matrix4, matrix8, dk_4, *strides(dk_4, H), dq, dk,
-                beta_by_head, write1, *strides(write1, H),
+                S_starts, S_last if keeps else None, g_sums, g_rests, q, *strides(q, H), do, *strides(do, H), k, *strides(k, H),
+                dv, *strides(dv, H), S_in_late_, S_in_early_, ahead1, *strides(ahead1, H), matrix4, matrix8,
+                dk_4, *strides(dk_4, H), dq, dk, beta_by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
-                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     ahead1 = beta_by_head = matrix4 = matrix8 = None
     if needs & {"g"}:
@@ -3157,8 +3100,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
         S_state_adjoint = boundary_sums(
-            g_sums, g_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_,
-            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
+            g_sums, g_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_, in_late=S_in_late_,
+            in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
     if needs & {"center"}:
@@ -3234,11 +3177,10 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, beta_at, rate_at, g_at, forget_at, center_at, A_at, next_A_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1, rate_stride0, rate_stride1,
-    g_stride0, g_stride1, forget_stride0, forget_stride1, center_stride0, A_stride0, A_stride1,
-    next_A_stride0, next_A_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
+    beta_stride0, beta_stride1, rate_stride0, rate_stride1, g_stride0, g_stride1, forget_stride0, forget_stride1,
+    center_stride0, A_stride0, A_stride1, next_A_stride0, next_A_stride1, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -3327,11 +3269,9 @@ def steps_kernel(
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
     rate_stride0, rate_stride1, rate_stride2, g_stride0, g_stride1, g_stride2,
-    forget_stride0, forget_stride1, forget_stride2, center_stride0,
-    A_stride0, A_stride1, A_stride2, kept_A_stride0, kept_A_stride1, kept_A_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
+    forget_stride0, forget_stride1, forget_stride2, center_stride0, A_stride0, A_stride1, A_stride2,
+    kept_A_stride0, kept_A_stride1, kept_A_stride2, S_stride0, S_stride1, S_stride2, S_stride3,
+    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3, o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -3432,8 +3372,8 @@ def steps_kernel(
                     kept_row = batch * steps + now
                 if kept_row >= 0:
                     tl.store(
-                        kept_A_at + kept_row * kept_A_stride0 + head * kept_A_stride1 + at_d * kept_A_stride2,
-                        next_A, mask=first & in_d,
+                        kept_A_at + kept_row * kept_A_stride0 + head * kept_A_stride1 + at_d * kept_A_stride2, next_A,
+                        mask=first & in_d,
                     )
                     tl.store(
                         kept_S_at
@@ -3452,10 +3392,9 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="precond_gated_delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
-        Argument("rate", "input", ()), Argument("g", "decay", ()), Argument("forget", "decay", ()),
-        Argument("center", "parameter", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()), Argument("rate", "input", ()), Argument("g", "decay", ()),
+        Argument("forget", "decay", ()), Argument("center", "parameter", ()),
     ),
     states=(("A", ("d",)), ("S", ("d", "e"))), outputs=(("o", ("e",)),),
 )
@@ -3463,9 +3402,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"a8c81a3feb": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"a8c81a3feb": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -3476,8 +3414,7 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel,
-            reads=("q", "k", "v", "beta", "rate", "g", "forget", "center"), constants=(),
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "rate", "g", "forget", "center"), constants=(),
             dims=("d", "e"), tiled="e", shared=True, held=(("d",), ("d", "e")), smallest=1,
         ),
     ),
@@ -3487,12 +3424,12 @@ OP = Op(
 
 @OP.named
 def precond_gated_delta_rule(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, rate: torch.Tensor,
-    log_g: torch.Tensor, log_forget: torch.Tensor, center: torch.Tensor,
-    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, rate: torch.Tensor, log_g: torch.Tensor,
+    log_forget: torch.Tensor, center: torch.Tensor,
+    initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None, recompute: str = "auto",
+    precision: str = "default", state_dtype: torch.dtype | None = None, backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""The gated delta rule with a preconditioner: a running mean of squared keys scales the key that is written with.
 
@@ -3558,17 +3495,16 @@ def precond_gated_delta_rule(
     return OP(
         {"q": q, "k": k, "v": v, "beta": beta, "rate": rate, "g": log_g, "forget": log_forget, "center": center},
         initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        context_parallel=context_parallel, recompute=recompute, precision=precision, state_dtype=state_dtype,
+        backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def precond_gated_delta_rule_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor,
-    v: torch.Tensor, beta: torch.Tensor, rate: torch.Tensor, log_g: torch.Tensor,
-    log_forget: torch.Tensor, center: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    beta: torch.Tensor, rate: torch.Tensor, log_g: torch.Tensor, log_forget: torch.Tensor, center: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of precond_gated_delta_rule, for generation: one launch, no gradient.
@@ -3602,8 +3538,7 @@ def precond_gated_delta_rule_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "k": k, "v": v, "beta": beta, "rate": rate, "g": log_g, "forget": log_forget, "center": center},
+        state, {"q": q, "k": k, "v": v, "beta": beta, "rate": rate, "g": log_g, "forget": log_forget, "center": center},
         inplace, out, state_dtype, backend, deterministic,
     )
 

@@ -130,8 +130,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times,
-    with_those_before,
+    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.indexing import segment_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole, with_heads
@@ -140,8 +139,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_segments, or_zeros,
-    per_head, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_segments, or_zeros, per_head,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -313,9 +312,8 @@ def torch_forward_states(given, states, constants, exchange):
     t10 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t9)) + 8.0 * t6 * t8))
     t11 = torch.nn.functional.logsigmoid((16.0 * t6 * t8 + torch.log1p(torch.exp(t9)) + t10))
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
-        (x * torch.sigmoid(write) * torch.exp(0.5 * t11), t9), lead, 1, LONG_CHUNK, dtype, device,
-        size_d,
+        _forward_states_1_chunks, _forward_states_1_composed, (x * torch.sigmoid(write) * torch.exp(0.5 * t11), t9),
+        lead, 1, LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of h
     ((h_first,),) = exchange(
@@ -369,11 +367,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_scan_1(
-    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
-    x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, y_out,
+    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g, x_p, x_b, x_t, x_h, x_g,
+    write__p, write__b, write__t, write__h, write__g, y_out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -400,8 +397,8 @@ def forward_scan_1(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         write_ = tl.load(
             write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
@@ -469,11 +466,10 @@ def forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
-    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
-    x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, h_before__out,
+    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g, x_p, x_b, x_t, x_h, x_g,
+    write__p, write__b, write__t, write__h, write__g, h_before__out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -500,8 +496,8 @@ def backward_scan_1(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         write_ = tl.load(
             write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
@@ -577,13 +573,11 @@ def backward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
-    dh_first, dh_last, dh_linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
-    dy_p, dy_b, dy_t, dy_h, dy_g, write__p, write__b, write__t, write__h, write__g,
-    x_p, x_b, x_t, x_h, x_g, h_before__p, h_before__b, h_before__t, h_before__h, h_before__g,
-    dx_out, dgate_out, dwrite_out, dh_before__out,
+    dh_first, dh_last, dh_linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    write__p, write__b, write__t, write__h, write__g, x_p, x_b, x_t, x_h, x_g,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dgate_out, dwrite_out, dh_before__out,
     T, H, chunks, starts, segments, length,
-    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
@@ -618,8 +612,8 @@ def backward_scan_2(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
         ).to(tl.float32)
         h_before_ = tl.zeros([C, block_d], tl.float32)
         if h_before__p is not None:
@@ -718,8 +712,8 @@ def backward_scan_2(
                 )
             if dwrite_out is not None:
                 tl.store(
-                    dwrite_out + at[:, None] * D + d[None, :],
-                    t2 * t15 * t16 * x * tl.sigmoid(-write_), mask=i_ok[:, None] & d_ok[None, :],
+                    dwrite_out + at[:, None] * D + d[None, :], t2 * t15 * t16 * x * tl.sigmoid(-write_),
+                    mask=i_ok[:, None] & d_ok[None, :],
                 )
             tl.store(dh_before__out + at[:, None] * D + d[None, :], dh_before_, mask=i_ok[:, None] & d_ok[None, :])
     if dh_first is not None:
@@ -750,8 +744,8 @@ def backward_per_step_3(
     d_ok = d < D
     lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     gate = tl.load(
         gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
@@ -762,8 +756,8 @@ def backward_per_step_3(
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dy = tl.load(
-        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dh_before_ = tl.zeros([ROWS, block_d], tl.float32)
     if dh_before__p is not None:
@@ -830,8 +824,7 @@ def backward_per_step_3(
     t19 = tl.sum(
         tl.where(
             i_ok[:, None],
-            8.0 * t1 * t2 * x * t12 * t15 * t16 + 4.0 * t1 * t2 * x * t12 * t15 * t16 * t17 - 8.0 * t2 * t18,
-            0.0,
+            8.0 * t1 * t2 * x * t12 * t15 * t16 + 4.0 * t1 * t2 * x * t12 * t15 * t16 * t17 - 8.0 * t2 * t18, 0.0,
         ),
         axis=0,
     )
@@ -862,18 +855,15 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H),
-            write_, *strides(write_, H), None,
+            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
     launch(
         forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H),
-        write_, *strides(write_, H), y,
+        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H), y,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
@@ -907,18 +897,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H),
-            write_, *strides(write_, H), None,
+            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H), None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = None
     launch(
         backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H),
-        write_, *strides(write_, H), h_before_,
+        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H),
+        h_before_,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
@@ -932,22 +920,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dh_ends, dh_linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, dh_ends, dh_linear, lam, gate, *strides(gate, H), dy, *strides(dy, H),
-            write_, *strides(write_, H), x, *strides(x, H),
-            *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), None,
+            None, dh_ends, dh_linear, lam, gate, *strides(gate, H), dy, *strides(dy, H), write_, *strides(write_, H),
+            x, *strides(x, H), *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), None,
             None, None, None,
             *layout.swept, segments, layout.length(segments),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
-            num_warps=1,
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
         dh_starts = scanned(dh_first, dh_ends, dh_linear, layout, segments, False)
     dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
     launch(
         backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        dh_starts, dh_last, None, lam, gate, *strides(gate, H), dy, *strides(dy, H),
-        write_, *strides(write_, H), x, *strides(x, H),
-        *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), dx,
-        dgate, dwrite, dh_before_,
+        dh_starts, dh_last, None, lam, gate, *strides(gate, H), dy, *strides(dy, H), write_, *strides(write_, H),
+        x, *strides(x, H), *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), dx, dgate,
+        dwrite, dh_before_,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
@@ -962,11 +947,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_per_step_3, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            lam, x, *strides(x, H), gate, *strides(gate, H), write_, *strides(write_, H),
-            dy, *strides(dy, H),
+            lam, x, *strides(x, H), gate, *strides(gate, H), write_, *strides(write_, H), dy, *strides(dy, H),
             *((dh_before_, *strides(dh_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)),
-            *((h_before_, *strides(h_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)),
-            dlam_summed,
+            *((h_before_, *strides(h_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)), dlam_summed,
             T, H, B * T,
             D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
@@ -1012,10 +995,9 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, gate_at, write_at, lam_at, h_at, next_h_at, y_at, rows_at,
-    x_stride0, x_stride1, x_stride2, gate_stride0, gate_stride1, gate_stride2,
-    write_stride0, write_stride1, write_stride2, lam_stride0, lam_stride1, h_stride0, h_stride1,
-    next_h_stride0, next_h_stride1, y_stride0, y_stride1,
+    x_at, gate_at, write_at, lam_at, h_at, next_h_at, y_at, rows_at, x_stride0, x_stride1, x_stride2,
+    gate_stride0, gate_stride1, gate_stride2, write_stride0, write_stride1, write_stride2, lam_stride0, lam_stride1,
+    h_stride0, h_stride1, next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, x_group, gate_group, write_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -1107,13 +1089,11 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     x_at, gate_at, write_at, lam_at, h_at, kept_h_at, y_at, rows_at, each_at, counts_at, starts_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    gate_stride0, gate_stride1, gate_stride2, gate_stride3,
+    x_stride0, x_stride1, x_stride2, x_stride3, gate_stride0, gate_stride1, gate_stride2, gate_stride3,
     write_stride0, write_stride1, write_stride2, write_stride3, lam_stride0, lam_stride1,
     h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
     y_stride0, y_stride1, y_stride2, heads, x_group, gate_group, write_group, lam_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
@@ -1215,8 +1195,8 @@ def steps_kernel(
                     kept_row = batch * steps + now
                 if kept_row >= 0:
                     tl.store(
-                        kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2,
-                        next_h, mask=in_d,
+                        kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2, next_h,
+                        mask=in_d,
                     )
             h = next_h.to(tl.float32)
         if ends:
@@ -1226,8 +1206,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="rg_lru",
     arguments=(
-        Argument("x", "input", ("d",)), Argument("gate", "input", ("d",)),
-        Argument("write", "input", ("d",)), Argument("lam", "parameter", ("d",)),
+        Argument("x", "input", ("d",)), Argument("gate", "input", ("d",)), Argument("write", "input", ("d",)),
+        Argument("lam", "parameter", ("d",)),
     ),
     states=(("h", ("d",)),), outputs=(("y", ("d",)),),
 )
@@ -1235,20 +1215,19 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
-            saved_packed=True,
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays", "finals")),
+            saved={}, saved_packed=True,
         ),
     },
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("x", "gate", "write", "lam"), constants=(),
-            dims=("d",), tiled="d", shared=False, held=(("d",),), smallest=1,
+            step_kernel, steps_kernel, reads=("x", "gate", "write", "lam"), constants=(), dims=("d",), tiled="d",
+            shared=False, held=(("d",),), smallest=1,
         ),
     ),
     __name__,
@@ -1258,10 +1237,9 @@ OP = Op(
 @OP.named
 def rg_lru(
     x: torch.Tensor, gate: torch.Tensor, write: torch.Tensor, lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The RG-LRU of Griffin (De et al. 2024, arXiv 2402.19427): a gated decay of every channel, whose writes keep the variance.
 
@@ -1314,17 +1292,16 @@ def rg_lru(
     """
     return OP(
         {"x": x, "gate": gate, "write": write, "lam": lam}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def rg_lru_step(
-    state: torch.Tensor | None, x: torch.Tensor, gate: torch.Tensor, write: torch.Tensor,
-    lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, gate: torch.Tensor, write: torch.Tensor, lam: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of rg_lru, for generation: one launch, no gradient.
 

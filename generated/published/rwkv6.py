@@ -72,8 +72,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range,
-    large_ranges, last_of, lasting, log2_of, over_block, reach, span, summed, sums_of,
+    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range, large_ranges, last_of,
+    lasting, log2_of, over_block, reach, span, summed, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -87,8 +87,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps,
-    in_segments, or_zeros, per_head, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments, or_zeros,
+    per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -287,8 +287,8 @@ def torch_forward_states(given, states, constants, exchange):
     log_w = steps_first(given["w"], dtype)
     v = steps_first(given["v"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (k, log_w, v), lead, 1, LONG_CHUNK,
-        dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_w, v), lead, 1, LONG_CHUNK, dtype, device, size_d,
+        size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -331,8 +331,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     log_w = steps_first(given["w"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (q, log_w, do), lead, -1,
-        LONG_CHUNK, dtype, device, size_d, size_e,
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_w, do), lead, -1, LONG_CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -343,12 +343,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g,
-    w_extents, scaled1_p, scaled2_p, matrix1,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g, w_extents,
+    scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -398,8 +397,7 @@ def forward_prologue_1(
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
@@ -408,14 +406,14 @@ def forward_prologue_1(
             last_of(w_a, C)
             if SUMS
             else over_block(
-                tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok,
+                last, H * D, C, CHUNK,
             )
         )
         w_n_end = (
             over_block(
-                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -430,8 +428,7 @@ def forward_prologue_1(
                     w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
         )
         w_n_before = (
@@ -440,16 +437,16 @@ def forward_prologue_1(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            products, q.to(tl.float32), k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -473,8 +470,8 @@ def forward_prologue_1(
                 sums = sums_of(
                     log2_of(
                         tl.load(
-                            w_p + t0 * w_t + i[:, None] * w_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                            w_p + t0 * w_t + i[:, None] * w_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                            other=0.0,
                         )
                     ),
                     C,
@@ -490,12 +487,11 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g,
-    w_extents, scaled1_p, scaled2_p, matrix1,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g, w_extents,
+    scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -537,8 +533,8 @@ def forward_prologue_1_slow(
                     w_log2 = (
                         log2_of(
                             tl.load(
-                                w_p + t0 * w_t + i[:, None] * w_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                                w_p + t0 * w_t + i[:, None] * w_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                                other=0.0,
                             )
                         )
                         if SUMS
@@ -551,8 +547,7 @@ def forward_prologue_1_slow(
                             tl.load(
                                 w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                             ),
-                            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                     )
                     if SUMS:
@@ -561,11 +556,10 @@ def forward_prologue_1_slow(
                     w_n = (
                         over_block(
                             tl.load(
-                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -574,14 +568,14 @@ def forward_prologue_1_slow(
                         last_of(w_a, C)
                         if SUMS
                         else over_block(
-                            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                     )
                     w_n_end = (
                         over_block(
-                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -596,8 +590,8 @@ def forward_prologue_1_slow(
                                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                     )
                     w_n_before = (
@@ -606,29 +600,29 @@ def forward_prologue_1_slow(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (q.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (q.to(tl.float32) * since),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 if SUMS:
                     tl.store(w_extents + at, w_most - w_least)
@@ -657,13 +651,12 @@ def forward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_0_out,
-    w_sums, w_rests, scaled2_p,
+    S_first, S_last, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_0_out, w_sums, w_rests,
+    scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -684,8 +677,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -695,8 +688,8 @@ def forward_sweep_1(
     if not YIELD:
         reached = lasting(
             w_sums + (b * T * H + h) * D, w_rests + (b * T * H + h) * D if EXACT else None, H * D,
-            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin, stop, count, C, True,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C,
+            True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -727,16 +720,16 @@ def forward_sweep_1(
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             S_after = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
@@ -758,8 +751,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -772,8 +765,7 @@ def forward_per_step_1(
     o_0_p, o_0_b, o_0_t, o_0_h, o_0_g, q_p, q_b, q_t, q_h, q_g, u_p, k_p, k_b, k_t, k_h, k_g,
     v_p, v_b, v_t, v_h, v_g, o_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -791,17 +783,17 @@ def forward_per_step_1(
         mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     u = tl.load(u_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     v = tl.load(
-        v_p + h // v_g * v_h + (b * v_b + step * v_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        v_p + h // v_g * v_h + (b * v_b + step * v_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(u[None, :] * q * k, axis=1)
     tl.store(o_out + at[:, None] * E + e[None, :], t1[:, None] * v + o_0, mask=i_ok[:, None] & e_ok[None, :])
@@ -832,23 +824,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled2 = some.new_empty((B, H, T, D))
     launch(
         forward_prologue_1, (layout.programs,),
-        q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents,
-        scaled1, scaled2, matrix1,
+        q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents,
-        scaled1, scaled2, matrix1,
+        q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents, scaled1, scaled2, matrix1,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.registers,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     w_extents = None
     if segments > 1 or exchange is not None:
@@ -858,17 +846,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, w_sums, w_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, layout, segments, True, decay=(w_sums, w_rests),
-                        axis=0, exact=config.exact,
+                        "S", S_first, S_ends, layout, segments, True, decay=(w_sums, w_rests), axis=0,
+                        exact=config.exact,
                     ),
                 )
             )
@@ -882,18 +869,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
-        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(), v.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()), config.chunk * matrix1.element_size(),
+        v.element_size(),
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, S_checkpoints, scaled1, v, *strides(v, H), matrix1, o_0, w_sums, w_rests,
-        scaled2,
+        S_starts, S_last, S_checkpoints, scaled1, v, *strides(v, H), matrix1, o_0, w_sums, w_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-        num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = w_rests = w_sums = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -914,12 +899,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p,
-    scaled2_p, matrix1,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -949,8 +932,7 @@ def backward_prologue_1(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
@@ -958,8 +940,8 @@ def backward_prologue_1(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
@@ -971,28 +953,27 @@ def backward_prologue_1(
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            products, k.to(tl.float32), q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
-                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1015,12 +996,10 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p,
-    scaled2_p, matrix1,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1059,8 +1038,8 @@ def backward_prologue_1_slow(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
@@ -1068,8 +1047,8 @@ def backward_prologue_1_slow(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1078,50 +1057,48 @@ def backward_prologue_1_slow(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
-                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     w_a_end = over_block(
-                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
-                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1131,13 +1108,12 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1,
-    dv_1_out, w_sums, w_rests, scaled2_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_1_out, w_sums, w_rests,
+    scaled2_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1158,8 +1134,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None], mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1169,8 +1145,8 @@ def backward_sweep_1(
     if not YIELD:
         reached = lasting(
             w_sums + (b * T * H + h) * D, w_rests + (b * T * H + h) * D if EXACT else None, H * D,
-            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin, stop, count, C, False,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C,
+            False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1201,16 +1177,16 @@ def backward_sweep_1(
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled2 = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
@@ -1232,8 +1208,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1244,13 +1220,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_checkpoints, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g,
-    k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents, dq_0_out, dS_checkpoints,
-    q_p, q_b, q_t, q_h, q_g, dk_2_out,
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests,
+    w_extents, dq_0_out, dS_checkpoints, q_p, q_b, q_t, q_h, q_g, dk_2_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1276,8 +1251,8 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1289,8 +1264,7 @@ def backward_read_1(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
@@ -1298,8 +1272,7 @@ def backward_read_1(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -1317,9 +1290,8 @@ def backward_read_1(
         else 0
     )
     decayed = decayed_sum(
-        reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-        SMALL_RANGE, EXACT, DT,
+        reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
+        w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1331,16 +1303,15 @@ def backward_read_1(
     dq_02 = dq_0  # dq
     tl.store(dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], dq_0, mask=i_new[:, None] & d_ok[None, :])  # dq
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads2 = v_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed2 = decayed_sum(
-        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        SMALL_RANGE, EXACT, DT,
+        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
+        w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1348,13 +1319,13 @@ def backward_read_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
-            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1368,13 +1339,12 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_slow(
-    S_checkpoints, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g,
-    k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents, dq_0_out, dS_checkpoints,
-    q_p, q_b, q_t, q_h, q_g, dk_2_out,
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests,
+    w_extents, dq_0_out, dS_checkpoints, q_p, q_b, q_t, q_h, q_g, dk_2_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1426,8 +1396,8 @@ def backward_read_1_slow(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 w_n_before = (
                     over_block(
@@ -1435,32 +1405,29 @@ def backward_read_1_slow(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    reads, k.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1483,9 +1450,8 @@ def backward_read_1_slow(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 decayed2 = decayed_sum(
-                    reads2, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1493,13 +1459,13 @@ def backward_read_1_slow(
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
                 w_a_end = over_block(
-                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
-                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -1515,12 +1481,12 @@ def backward_read_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
+    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1555,8 +1521,7 @@ def backward_unroll_1(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
@@ -1564,8 +1529,7 @@ def backward_unroll_1(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -1583,9 +1547,9 @@ def backward_unroll_1(
         else 0
     )
     decayed = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1596,32 +1560,32 @@ def backward_unroll_1(
     known = -(k.to(tl.float32) * decayed)
     sums = summed(known, C, False, True, DT)  # [i <= j] w
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
-            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
     )
     kept = span(w_a_end, w_n_end, 0.0, 0)
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # S
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
     )  # dS
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     decayed2 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1635,19 +1599,19 @@ def backward_unroll_1(
     known3 = k.to(tl.float32) * since2 * v_dS
     sums3 = summed(known3, C, True, False, DT)  # [i > j] w
     tl.store(
-        S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        (sums + (kept * S_dS)[None, :] + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
+        S__out + step * D + i[:, None] * (H * D) + d[None, :], (sums + (kept * S_dS)[None, :] + sums2 + sums3),
+        mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_slow(
-    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
+    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1697,8 +1661,8 @@ def backward_unroll_1_slow(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 w_n_before = (
                     over_block(
@@ -1706,51 +1670,48 @@ def backward_unroll_1_slow(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_large_range(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do),
-                        q.to(tl.float32), large_range_from, C,
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32),
+                        large_range_from, C,
                     )
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 known = -(k.to(tl.float32) * decayed)
                 sums = summed(known, C, False, True, DT)  # [i <= j] w
                 w_a_end = over_block(
-                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
-                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -1767,10 +1728,9 @@ def backward_unroll_1_slow(
                 S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 decayed2 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-                    SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1785,20 +1745,17 @@ def backward_unroll_1_slow(
                 sums3 = summed(known3, C, True, False, DT)  # [i > j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (sums + (kept * S_dS)[None, :] + sums2 + sums3),
-                    mask=i_new[:, None] & d_ok[None, :],
+                    (sums + (kept * S_dS)[None, :] + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
                 )  # S
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_1(
     u_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g,
-    dq_0_p, dq_0_b, dq_0_t, dq_0_h, dq_0_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g,
-    q_p, q_b, q_t, q_h, q_g, dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, dq_out, dk_out, dv_out,
-    du_summed_out,
+    dq_0_p, dq_0_b, dq_0_t, dq_0_h, dq_0_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g, q_p, q_b, q_t, q_h, q_g,
+    dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, dq_out, dk_out, dv_out, du_summed_out,
     T, H, count,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1813,16 +1770,16 @@ def backward_per_step_1(
     e_ok = e < E
     u = tl.load(u_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     v = tl.load(
-        v_p + h // v_g * v_h + (b * v_b + step * v_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        v_p + h // v_g * v_h + (b * v_b + step * v_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     do = tl.load(
-        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     k = tl.load(
-        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dq_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dq_0_p is not None:
@@ -1837,8 +1794,8 @@ def backward_per_step_1(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     q = tl.load(
-        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dv_1 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_1_p is not None:
@@ -1895,19 +1852,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prologue_1, (layout.programs,),
             k, *strides(k, H), q, *strides(q, H), w_sums, w_rests, w_extents, scaled1, scaled2, matrix1,
             *layout.at_once, layout.programs,
-            D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
             backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
             k, *strides(k, H), q, *strides(q, H), w_sums, w_rests, w_extents, scaled1, scaled2, matrix1,
             *layout.at_once, layout.programs,
-            D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-            maxnreg=config.registers,
+            D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"S", "k", "q", "v", "w"}:
         if segments > 1 or exchange is not None:
@@ -1917,17 +1872,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, w_sums, w_rests, scaled2,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-                num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S", dS_first, dS_ends, layout, segments, False,
-                            decay=(w_sums, w_rests), axis=0, exact=config.exact,
+                            "S", dS_first, dS_ends, layout, segments, False, decay=(w_sums, w_rests), axis=0,
+                            exact=config.exact,
                         ),
                     )
                 )
@@ -1948,13 +1902,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, dv_1, w_sums,
-            w_rests, scaled2,
+            dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, dv_1, w_sums, w_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
-            num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"k", "q", "w"}:
@@ -1962,46 +1914,42 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
-            w_extents, dq_0, dS_checkpoints, q, *strides(q, H), dk_2,
+            S_checkpoints, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests, w_extents, dq_0,
+            dS_checkpoints, q, *strides(q, H), dk_2,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
-            w_extents, dq_0, dS_checkpoints, q, *strides(q, H), dk_2,
+            S_checkpoints, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests, w_extents, dq_0,
+            dS_checkpoints, q, *strides(q, H), dk_2,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     gradients, initial = {}, {}
     if needs & {"w"}:
         S_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
-            q, *strides(q, H), w_sums, w_rests, w_extents, S_,
+            S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H), q, *strides(q, H),
+            w_sums, w_rests, w_extents, S_,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
-            q, *strides(q, H), w_sums, w_rests, w_extents, S_,
+            S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H), q, *strides(q, H),
+            w_sums, w_rests, w_extents, S_,
             *blocks.at_once, blocks.programs,
-            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         S_state_adjoint = S_
     S_ = dS_checkpoints = w_extents = w_rests = w_sums = None
@@ -2062,10 +2010,9 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, w_at, u_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2, u_stride0, u_stride1,
-    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    q_at, k_at, v_at, w_at, u_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2,
+    u_stride0, u_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, w_group, u_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
@@ -2128,9 +2075,8 @@ def step_kernel(
 def steps_kernel(
     q_at, k_at, v_at, w_at, u_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3, w_stride0, w_stride1, w_stride2, w_stride3,
-    u_stride0, u_stride1, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, w_stride0, w_stride1, w_stride2, w_stride3, u_stride0, u_stride1,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, w_group, u_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
@@ -2220,9 +2166,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="rwkv6",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
-        Argument("u", "parameter", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("w", "decay", ("d",)), Argument("u", "parameter", ("d",)),
     ),
     states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
@@ -2230,8 +2175,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -2242,8 +2187,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "v", "w", "u"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "w", "u"), constants=(), dims=("d", "e"), tiled="e",
+            shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2253,10 +2198,9 @@ OP = Op(
 @OP.named
 def rwkv6(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_w: torch.Tensor, u: torch.Tensor,
-    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
-    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
-    backend: str | None = None, deterministic: bool = False,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""RWKV-6 "Finch" (Peng et al. 2024, arXiv 2404.05892): a decay for each channel, and a bonus for the current token.
 
@@ -2309,17 +2253,16 @@ def rwkv6(
     """
     return OP(
         {"q": q, "k": k, "v": v, "w": log_w, "u": u}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def rwkv6_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    log_w: torch.Tensor, u: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_w: torch.Tensor, u: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of rwkv6, for generation: one launch, no gradient.
 

@@ -105,8 +105,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range,
-    large_ranges, over_block, reach, span, summed,
+    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range, large_ranges,
+    over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -122,12 +122,11 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
-    or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
-    triangular_inverse,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask, triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
@@ -248,8 +247,8 @@ def _backward_sweep_2(p, x, log_w, q, do, x2, v, dS, lead, size):
     prod7 = x2 @ dS_C.mT.mT
     prod10 = v @ dS_C.mT.mT
     return (
-        from_chunks((prod4 + prod6 + prod7 * since), lead, 1),
-        from_chunks((prod9 + prod10 * since + prod12), lead, 1), dS,
+        from_chunks((prod4 + prod6 + prod7 * since), lead, 1), from_chunks((prod9 + prod10 * since + prod12), lead, 1),
+        dS,
     )
 
 
@@ -280,8 +279,8 @@ def _backward_sweep_3(log_w, k, v, x, w, do, p, S, lead, size):
     prod5 = do @ S_0.mT.mT
     prod8 = p @ S_0.mT.mT
     return (
-        from_chunks((prod4 + prod5 * since + prod7), lead, 1),
-        from_chunks((prod8 * since2 + prod10 + prod12), lead, 1), S_0, S,
+        from_chunks((prod4 + prod5 * since + prod7), lead, 1), from_chunks((prod8 * since2 + prod10 + prod12), lead, 1),
+        S_0, S,
     )
 
 
@@ -347,8 +346,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (48) p: dS_t (kappa_t . sigmoid(a_t))
     # (51) dv: dS_t k_t
     p, dv, dS_C, dS_first = in_segments(
-        _backward_sweep_1,
-        (q, log_w, do, kappa * torch.sigmoid(a), -kappa * (1e-06 + t10).reciprocal()[..., None], k),
+        _backward_sweep_1, (q, log_w, do, kappa * torch.sigmoid(a), -kappa * (1e-06 + t10).reciprocal()[..., None], k),
         (dS_last,), lead, -1, CHUNK,
     )
     t15 = 1e-06 + t10
@@ -432,8 +430,8 @@ def torch_forward_states(given, states, constants, exchange):
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed, (kappa, log_w, t8, v, k), lead, 1,
-        CHUNK, dtype, device, size_d, size_e,
+        _forward_states_1_chunks, _forward_states_1_composed, (kappa, log_w, t8, v, k), lead, 1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -494,8 +492,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
-        (kappa * torch.sigmoid(a), log_w, -kappa * (1e-06 + t8).reciprocal()[..., None], q, do),
-        lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (kappa * torch.sigmoid(a), log_w, -kappa * (1e-06 + t8).reciprocal()[..., None], q, do), lead, -1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -529,14 +527,12 @@ def forward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1(
-    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests,
-    w_extents, q_p, q_b, q_t, q_h, q_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p,
-    scaled3_p, scaled4_p, matrix2, matrix1, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    matrix3, matrix4,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
+    q_p, q_b, q_t, q_h, q_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -574,8 +570,7 @@ def forward_prologue_1(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
@@ -583,8 +578,8 @@ def forward_prologue_1(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
@@ -596,16 +591,15 @@ def forward_prologue_1(
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            products, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -617,27 +611,25 @@ def forward_prologue_1(
         )  # sigmoid(a) . kappa
         # sum_{d} q_{i,d} m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
         products2 = decayed_product(
-            products2, q.to(tl.float32), stepwise, w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products2, q.to(tl.float32), stepwise, w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+            w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         products3 = decayed_product(
-            products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+            products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} kappa_{i,d} (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
         products4 = decayed_product(
-            products4, kappa.to(tl.float32), stepwise, w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+            products4, kappa.to(tl.float32), stepwise, w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -653,13 +645,13 @@ def forward_prologue_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
-                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -684,8 +676,7 @@ def forward_prologue_1(
         mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # solved
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (ahead1.to(tl.float32)[None, :] * products2),
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (ahead1.to(tl.float32)[None, :] * products2),
         mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products2 diag((ahead1))
     tl.store(
@@ -696,14 +687,12 @@ def forward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prologue_1_slow(
-    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests,
-    w_extents, q_p, q_b, q_t, q_h, q_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p,
-    scaled3_p, scaled4_p, matrix2, matrix1, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    matrix3, matrix4,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
+    q_p, q_b, q_t, q_h, q_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -740,8 +729,8 @@ def forward_prologue_1_slow(
                     d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     kappa = tl.load(
-                        kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :],
-                        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                        kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                        other=0.0,
                     )
                     k = tl.load(
                         k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -752,8 +741,8 @@ def forward_prologue_1_slow(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
@@ -761,8 +750,8 @@ def forward_prologue_1_slow(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -771,25 +760,23 @@ def forward_prologue_1_slow(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
-                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
                         products, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -805,9 +792,8 @@ def forward_prologue_1_slow(
                     )  # sigmoid(a) . kappa
                     # sum_{d} q_{i,d} m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
                     products2 = decayed_product(
-                        products2, q.to(tl.float32), stepwise, w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        products2, q.to(tl.float32), stepwise, w_sums + step * D, w_rests + step * D if EXACT else None,
+                        w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -815,8 +801,8 @@ def forward_prologue_1_slow(
                     # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
                     products3 = decayed_product(
                         products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -824,30 +810,30 @@ def forward_prologue_1_slow(
                     # sum_{d} kappa_{i,d} (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
                     products4 = decayed_product(
                         products4, kappa.to(tl.float32), stepwise, w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (kappa.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (kappa.to(tl.float32) * since),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # kappa . since
                     since2 = span(w_a, w_n, 0.0, 0)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since2 * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (since2 * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     w_a_end = over_block(
-                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
-                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -858,8 +844,8 @@ def forward_prologue_1_slow(
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # until . (sigmoid(a) . kappa)
                     tl.store(
-                        scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled4_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -885,14 +871,13 @@ def forward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
-    v_p, v_b, v_t, v_h, v_g, matrix2, matrix1, matrix3, scaled2_p, matrix4, write1_out, o_out,
-    w_sums, w_rests, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, scaled3_p, scaled4_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g,
+    matrix2, matrix1, matrix3, scaled2_p, matrix4, write1_out, o_out, w_sums, w_rests,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, scaled3_p, scaled4_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, TAIL: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, TAIL: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -921,8 +906,8 @@ def forward_sweep_1(
         S_slice = tl.zeros([block_e, block_d], tl.float32)
         if S_first is not None:
             S_slice += tl.load(
-                S_first + sh * E * D + e[:, None] * D + d_slice[None, :],
-                mask=e_ok[:, None] & d_ok_slice[None, :], other=0.0,
+                S_first + sh * E * D + e[:, None] * D + d_slice[None, :], mask=e_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -970,15 +955,15 @@ def forward_sweep_1(
                         + d[n_d][None, :], S[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_S = tl.dot(
                 S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
             )  # scaled1 S^T
             scaled2_slice = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled2 = scaled2 + (scaled2_slice,)
             w_a_end = w_a_end + (w_a_end_slice,)
@@ -1003,16 +988,16 @@ def forward_sweep_1(
             o = tl.dot(S[n_d].to(DT), tl.trans(scaled2[n_d].to(DT)), o, input_precision="tf32x3")  # ... + scaled2 S^T
             kept = span(w_a_end[n_d], w_n_end[n_d], 0.0, 0)
             scaled3 = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             S_after = tl.dot(
-                (-ahead1.to(tl.float32)[None, :] * write1).to(DT), scaled3.to(DT),
-                (kept[None, :] * S[n_d]), input_precision="tf32x3",
+                (-ahead1.to(tl.float32)[None, :] * write1).to(DT), scaled3.to(DT), (kept[None, :] * S[n_d]),
+                input_precision="tf32x3",
             )  # ... + -scaled3^T diag((ahead1)) write1
             scaled4 = tl.load(
-                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             S_after2 = tl.dot(v.to(DT), scaled4.to(DT), S_after, input_precision="tf32x3")  # ... + scaled4^T v
             S_slice2 = S_after2  # (44) S diag(kept) + v^T scaled4 - write1^T diag((ahead1)) scaled3
@@ -1037,8 +1022,8 @@ def forward_sweep_1(
             if S_last is not None:
                 if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // segments * H + h) * E * D + e[:, None] * D + d[n_d][None, :],
-                        S[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
+                        S_last + (sh // H // segments * H + h) * E * D + e[:, None] * D + d[n_d][None, :], S[n_d],
+                        mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
         elif S_last is not None:
             tl.store(
@@ -1104,33 +1089,28 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled4 = some.new_empty((B, H, T, D))
     launch(
         forward_prologue_1, (layout.programs,),
-        kappa, *strides(kappa, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
-        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
-        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        kappa, *strides(kappa, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H), a, *strides(a, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, ahead1, *strides(ahead1, H), matrix3, matrix4,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        kappa, *strides(kappa, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
-        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
-        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        kappa, *strides(kappa, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H), a, *strides(a, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, ahead1, *strides(ahead1, H), matrix3, matrix4,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     w_extents = None
     if segments > 1 or exchange is not None:
         S_ends = some.new_empty((B * segments, H, E, D), dtype=torch.float32)
         S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
         sweep = config.sweep(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
+            E, config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()), v.element_size(),
             programs=config.crowd(config.padded(D), slim=False),
         )
@@ -1138,14 +1118,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
                 forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
-                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
-                None, scaled1, v, *strides(v, H), matrix2, matrix1, matrix3, scaled2, matrix4, None, None,
-                w_sums, w_rests, ahead1, *strides(ahead1, H), scaled3, scaled4,
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live, None, scaled1,
+                v, *strides(v, H), matrix2, matrix1, matrix3, scaled2, matrix4, None, None, w_sums, w_rests,
+                ahead1, *strides(ahead1, H), scaled3, scaled4,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-                WARPS=sweep.warps, STAGES=sweep.stages, TAIL=tail, BLOCK=BLOCK, C=config.chunk,
-                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
         tails = None
@@ -1173,14 +1152,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     launch(
         forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H),
-        matrix2, matrix1, matrix3, scaled2, matrix4, write1, o, w_sums, w_rests,
-        ahead1, *strides(ahead1, H), scaled3, scaled4,
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H), matrix2, matrix1, matrix3,
+        scaled2, matrix4, write1, o, w_sums, w_rests, ahead1, *strides(ahead1, H), scaled3, scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, TAIL=0, BLOCK=BLOCK, C=config.chunk,
-        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     ahead1 = matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = w_rests = w_sums = None
     saved = {}
@@ -1218,14 +1195,12 @@ def backward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1(
-    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g,
-    q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, k_p, k_b, k_t, k_h, k_g, scaled1_p,
-    scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests,
+    w_extents, k_p, k_b, k_t, k_h, k_g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1269,16 +1244,14 @@ def backward_prologue_1(
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                CHUNK,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         products = decayed_product(
-            products, stepwise, q.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products, stepwise, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+            w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1290,8 +1263,7 @@ def backward_prologue_1(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
@@ -1299,46 +1271,45 @@ def backward_prologue_1(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                     mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
-                last, H * D, C, CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                CHUNK,
             )
             if EXACT
             else 0
         )
         products2 = decayed_product(
-            products2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            products2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         products3 = decayed_product(
-            products3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+            products3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} kappa_{j,d} m_{i,j,d} (sigmoid(a) . kappa)_{i,d}
         products4 = decayed_product(
-            products4, stepwise, kappa.to(tl.float32), w_sums + step * D,
-            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+            products4, stepwise, kappa.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+            DT,
         )
         if not SMALL_RANGE:
             large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= large_range_from) | (again > 0))
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-            (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
-                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d,
+                d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1373,8 +1344,7 @@ def backward_prologue_1(
         mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # solved
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (ahead1.to(tl.float32)[None, :] * products2),
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (ahead1.to(tl.float32)[None, :] * products2),
         mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products2 diag((ahead1))
     tl.store(
@@ -1385,14 +1355,12 @@ def backward_prologue_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prologue_1_slow(
-    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g,
-    q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, k_p, k_b, k_t, k_h, k_g, scaled1_p,
-    scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests,
+    w_extents, k_p, k_b, k_t, k_h, k_g, scaled1_p, scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
-    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
@@ -1429,8 +1397,8 @@ def backward_prologue_1_slow(
                     d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     kappa = tl.load(
-                        kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :],
-                        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                        kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                        other=0.0,
                     )
                     a = tl.load(
                         a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1446,25 +1414,22 @@ def backward_prologue_1_slow(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
-                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :], other=0,
+                                w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :],
+                                other=0,
                             ),
-                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
-                            H * D, C, CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products = decayed_product(
-                        products, stepwise, q.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        products, stepwise, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                        w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1478,8 +1443,8 @@ def backward_prologue_1_slow(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
@@ -1487,16 +1452,16 @@ def backward_prologue_1_slow(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                            d_ok[None, :], last, H * D, C, CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     products2 = decayed_product(
                         products2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1504,8 +1469,8 @@ def backward_prologue_1_slow(
                     # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
                     products3 = decayed_product(
                         products3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
+                        LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1513,20 +1478,20 @@ def backward_prologue_1_slow(
                     # sum_{d} kappa_{j,d} m_{i,j,d} (sigmoid(a) . kappa)_{i,d}
                     products4 = decayed_product(
                         products4, stepwise, kappa.to(tl.float32), w_sums + step * D,
-                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D,
+                        C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
                     if not SMALL_RANGE:
                         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     w_a_end = over_block(
-                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last),
+                        d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
-                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                            (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1537,18 +1502,18 @@ def backward_prologue_1_slow(
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # since . (sigmoid(a) . kappa)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (kappa.to(tl.float32) * until), mask=i_new[:, None] & d_ok[None, :],
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (kappa.to(tl.float32) * until),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # kappa . until
                     until2 = span(w_a, w_n, 0.0, 0)
                     tl.store(
-                        scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until2 * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
+                        scaled4_p + at * D + i[:, None] * D + d[None, :], (until2 * q.to(tl.float32)),
+                        mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
@@ -1574,15 +1539,13 @@ def backward_prologue_1_slow(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2,
-    matrix1, matrix3, scaled2_p, matrix4, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_out, dkappa_0_530d83_out, dv_out, w_sums, w_rests,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, scaled3_p, scaled4_p,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, matrix3,
+    scaled2_p, matrix4, write1_p, write1_b, write1_t, write1_h, write1_g, write2_out, dkappa_0_530d83_out, dv_out,
+    w_sums, w_rests, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, scaled3_p, scaled4_p,
     T, H, chunks, starts, segments, length, blocks,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
-    EXACT: tl.constexpr, DT: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1603,8 +1566,8 @@ def backward_sweep_1(
         dS_slice = tl.zeros([block_e, block_d], tl.float32)
         if dS_first is not None:
             dS_slice += tl.load(
-                dS_first + sh * E * D + e[:, None] * D + d_slice[None, :],
-                mask=e_ok[:, None] & d_ok_slice[None, :], other=0.0,
+                dS_first + sh * E * D + e[:, None] * D + d_slice[None, :], mask=e_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1651,15 +1614,15 @@ def backward_sweep_1(
                         + d[n_d][None, :], dS[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
             scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled1_dS = tl.dot(
                 dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
             )  # scaled1 dS^T
             scaled2_slice = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             scaled2 = scaled2 + (scaled2_slice,)
             w_a_end = w_a_end + (w_a_end_slice,)
@@ -1686,16 +1649,16 @@ def backward_sweep_1(
             )  # ... + scaled2 dS^T
             kept = span(w_a_end[n_d], w_n_end[n_d], 0.0, 0)
             scaled3 = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after = tl.dot(
-                (-ahead1.to(tl.float32)[None, :] * write2).to(DT), scaled3.to(DT),
-                (kept[None, :] * dS[n_d]), input_precision="tf32x3",
+                (-ahead1.to(tl.float32)[None, :] * write2).to(DT), scaled3.to(DT), (kept[None, :] * dS[n_d]),
+                input_precision="tf32x3",
             )  # ... + -scaled3^T diag((ahead1)) write2
             scaled4 = tl.load(
-                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
+                scaled4_p + at * D + i[:, None] * D + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
             )
             dS_after2 = tl.dot(do.to(DT), scaled4.to(DT), dS_after, input_precision="tf32x3")  # ... + scaled4^T do
             dS_slice2 = dS_after2  # (52) dS diag(kept) + do^T scaled4 - write2^T diag((ahead1)) scaled3
@@ -1732,8 +1695,8 @@ def backward_sweep_1(
             if dS_last is not None:
                 if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // segments * H + h) * E * D + e[:, None] * D + d[n_d][None, :],
-                        dS[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
+                        dS_last + (sh // H // segments * H + h) * E * D + e[:, None] * D + d[n_d][None, :], dS[n_d],
+                        mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
             tl.store(
@@ -1745,15 +1708,14 @@ def backward_sweep_1(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out,
-    dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
+    write2_p, write2_b, write2_t, write2_h, write2_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out, dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g,
+    a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1784,8 +1746,8 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :], mask=e_ok[:, None] & d_ok[None, :],
+        other=0.0,
     )  # dS
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1804,8 +1766,7 @@ def backward_read_1(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
@@ -1813,8 +1774,7 @@ def backward_read_1(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -1833,8 +1793,8 @@ def backward_read_1(
     )
     decayed = decayed_sum(
         reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
-        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-        H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1847,8 +1807,8 @@ def backward_read_1(
     reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed2 = decayed_sum(
-        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1856,13 +1816,13 @@ def backward_read_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
-            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1874,8 +1834,8 @@ def backward_read_1(
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads3 = v_do
     decayed3 = decayed_sum(
-        reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+        reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1885,8 +1845,8 @@ def backward_read_1(
     reads4 = v_write2
     decayed4 = decayed_sum(
         reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
-        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-        H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1902,15 +1862,15 @@ def backward_read_1(
     dk2 = dk  # (58) dk
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (58) dk
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
+        S_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :], mask=e_ok[:, None] & d_ok[None, :],
+        other=0.0,
     )  # S
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     reads5 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed5 = decayed_sum(
-        reads5, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+        reads5, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1922,9 +1882,8 @@ def backward_read_1(
         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
     )  # sigmoid(a) . kappa
     decayed6 = decayed_sum(
-        reads6, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
-        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
-        LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+        reads6, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [do write1^T]_{i,j} (ahead1)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1936,9 +1895,8 @@ def backward_read_1(
     write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     reads7 = write2_write1
     decayed7 = decayed_sum(
-        reads7, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
-        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-        H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        reads7, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1946,9 +1904,8 @@ def backward_read_1(
     write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
     reads8 = write2_v
     decayed8 = decayed_sum(
-        reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-        SMALL_RANGE, EXACT, DT,
+        reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
+        w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1966,15 +1923,14 @@ def backward_read_1(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_slow(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g,
-    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out,
-    dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
+    write2_p, write2_b, write2_t, write2_h, write2_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out, dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g,
+    a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2021,12 +1977,12 @@ def backward_read_1_slow(
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # dS
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write2 = tl.load(
-                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write1_write2 = tl.dot(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
@@ -2034,16 +1990,16 @@ def backward_read_1_slow(
                 reads = write1_write2
                 ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
                 kappa = tl.load(
-                    kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                    kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
                 )
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 w_n_before = (
                     over_block(
@@ -2051,33 +2007,30 @@ def backward_read_1_slow(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    SMALL_RANGE, EXACT, DT,
+                    reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2094,9 +2047,8 @@ def backward_read_1_slow(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 decayed2 = decayed_sum(
-                    reads2, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                    reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2104,13 +2056,13 @@ def backward_read_1_slow(
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
                 w_a_end = over_block(
-                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
-                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2124,9 +2076,8 @@ def backward_read_1_slow(
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 reads3 = v_do
                 decayed3 = decayed_sum(
-                    reads3, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                    reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2135,10 +2086,9 @@ def backward_read_1_slow(
                 v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
                 reads4 = v_write2
                 decayed4 = decayed_sum(
-                    reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    SMALL_RANGE, EXACT, DT,
+                    reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2168,9 +2118,8 @@ def backward_read_1_slow(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 decayed5 = decayed_sum(
-                    reads5, k.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                    reads5, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2185,8 +2134,8 @@ def backward_read_1_slow(
                 )  # sigmoid(a) . kappa
                 decayed6 = decayed_sum(
                     reads6, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+                    True, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [do write1^T]_{i,j} (ahead1)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2201,8 +2150,8 @@ def backward_read_1_slow(
                 reads7 = write2_write1
                 decayed7 = decayed_sum(
                     reads7, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2210,9 +2159,8 @@ def backward_read_1_slow(
                 write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
                 reads8 = write2_v
                 decayed8 = decayed_sum(
-                    reads8, k.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2234,8 +2182,7 @@ def backward_read_1_slow(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_2(
-    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g, ahead2_out,
-    ahead3_out,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g, ahead2_out, ahead3_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -2253,8 +2200,8 @@ def backward_per_step_2(
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     a = tl.load(
-        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(kappa * kappa, axis=1)
     t2 = 1.0 / (1e-06 + t1)
@@ -2267,16 +2214,14 @@ def backward_per_step_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, w_sums,
-    w_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, w_extents,
-    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, S__out,
+    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, w_sums, w_rests,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, w_extents, ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, S__out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2308,8 +2253,8 @@ def backward_unroll_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     dS = tl.load(
-        dS_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
+        dS_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :], mask=e_ok[:, None] & d_ok[None, :],
+        other=0.0,
     )  # dS
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS
     w_a = over_block(
@@ -2325,13 +2270,13 @@ def backward_unroll_1(
         else 0
     )
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
-        (last), d, d_ok, last, H * D, C, CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok, last,
+        H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
-            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+            tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D, (last), d, d_ok,
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2355,8 +2300,7 @@ def backward_unroll_1(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-        H * D, C, CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
@@ -2364,16 +2308,15 @@ def backward_unroll_1(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                 mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
-            H * D, C, CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     decayed = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), ahead2.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), ahead2.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} m_{i,j,d} (ahead2)_{j,d} [(write2) (write1)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2382,16 +2325,16 @@ def backward_unroll_1(
         ahead3_p + t0 * ahead3_t + i[:, None] * ahead3_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
     S = tl.load(
-        S_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
+        S_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :], mask=e_ok[:, None] & d_ok[None, :],
+        other=0.0,
     )  # S
     write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # (write2) S
     since2 = span(w_a_before, w_n_before, 0.0, 0)
     write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
     decayed2 = decayed_sum(
-        (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2406,23 +2349,22 @@ def backward_unroll_1(
     dS_S = tl.sum((dS.to(tl.float32) * S.to(tl.float32)), axis=0)  # (S . dS)^T 1
     write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
     decayed3 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), ahead3.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), ahead3.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_large_range(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
-            ahead3.to(tl.float32), large_range_from, C,
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), ahead3.to(tl.float32),
+            large_range_from, C,
         )
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     decayed4 = decayed_sum(
-        do_write1, ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
-        DT,
+        do_write1, ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (ahead2)_{j,d} [(do) (write1)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2430,21 +2372,21 @@ def backward_unroll_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
     decayed5 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), ahead3.to(tl.float32),
-        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), ahead3.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+        False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_large_range(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
-            ahead3.to(tl.float32), large_range_from, C,
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), ahead3.to(tl.float32),
+            large_range_from, C,
         )
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
     decayed6 = decayed_sum(
-        write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d,
+        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2454,8 +2396,8 @@ def backward_unroll_1(
     since3 = span(w_a, w_n, 0.0, 0)
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     decayed7 = decayed_sum(
-        v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+        v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2463,8 +2405,8 @@ def backward_unroll_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     decayed8 = decayed_sum(
-        do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+        do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2480,23 +2422,21 @@ def backward_unroll_1(
     )
     sums3 = summed(known3, C, False, True, DT)  # [i <= j] w
     tl.store(
-        S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        (sums + sums2 + (kept * dS_S)[None, :] + sums3), mask=i_new[:, None] & d_ok[None, :],
+        S__out + step * D + i[:, None] * (H * D) + d[None, :], (sums + sums2 + (kept * dS_S)[None, :] + sums3),
+        mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_slow(
-    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, w_sums,
-    w_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
-    write1_p, write1_b, write1_t, write1_h, write1_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, w_extents,
-    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, S__out,
+    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, w_sums, w_rests,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, w_extents, ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, S__out,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
-    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2549,47 +2489,45 @@ def backward_unroll_1_slow(
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
-                    CHUNK,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
-                        C, CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a_end = over_block(
-                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                    tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d,
+                    d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
-                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
+                        tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0), w_rests + step * D,
+                        (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
                 )
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 ahead2 = tl.load(
-                    ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                    ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
                 )
                 write1 = tl.load(
-                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # (write1) dS
                 known = (k.to(tl.float32) * v_dS * since) + (ahead2.to(tl.float32) * write1_dS * since)
                 sums = summed(known, C, True, False, DT)  # [i > j] w
                 write2 = tl.load(
-                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
                 )
                 write2_write1 = tl.dot(
                     write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
@@ -2599,8 +2537,8 @@ def backward_unroll_1_slow(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                         mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                    d_ok[None, :], last, H * D, C, CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D, C,
+                    CHUNK,
                 )
                 w_n_before = (
                     over_block(
@@ -2608,24 +2546,23 @@ def backward_unroll_1_slow(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
                             mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
-                        d_ok[None, :], last, H * D, C, CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 decayed = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1),
-                    ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
-                    False, SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), ahead2.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok,
+                    last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} m_{i,j,d} (ahead2)_{j,d} [(write2) (write1)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 ahead3 = tl.load(
-                    ahead3_p + t0 * ahead3_t + i[:, None] * ahead3_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+                    ahead3_p + t0 * ahead3_t + i[:, None] * ahead3_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
                 )
                 S = tl.load(
                     S_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
@@ -2635,10 +2572,9 @@ def backward_unroll_1_slow(
                 since2 = span(w_a_before, w_n_before, 0.0, 0)
                 write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
                 decayed2 = decayed_sum(
-                    (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-                    SMALL_RANGE, EXACT, DT,
+                    (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
+                    CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2655,10 +2591,9 @@ def backward_unroll_1_slow(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
                 )  # (write1) (write2)^T
                 decayed3 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
-                    ahead3.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
-                    False, SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), ahead3.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok,
+                    last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2672,9 +2607,8 @@ def backward_unroll_1_slow(
                 )
                 do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
                 decayed4 = decayed_sum(
-                    do_write1, ahead2.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    do_write1, ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+                    w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (ahead2)_{j,d} [(do) (write1)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2684,23 +2618,21 @@ def backward_unroll_1_slow(
                 )
                 v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
                 decayed5 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
-                    ahead3.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
-                    False, SMALL_RANGE, EXACT, DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), ahead3.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok,
+                    last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_large_range(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
-                        ahead3.to(tl.float32), large_range_from, C,
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), ahead3.to(tl.float32),
+                        large_range_from, C,
                     )
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
                 decayed6 = decayed_sum(
-                    write1_do, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+                    w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2710,9 +2642,8 @@ def backward_unroll_1_slow(
                 since3 = span(w_a, w_n, 0.0, 0)
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 decayed7 = decayed_sum(
-                    v_do, q.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                    v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2720,9 +2651,8 @@ def backward_unroll_1_slow(
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 decayed8 = decayed_sum(
-                    do_v, k.to(tl.float32), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                    do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
+                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2739,16 +2669,15 @@ def backward_unroll_1_slow(
                 sums3 = summed(known3, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (sums + sums2 + (kept * dS_S)[None, :] + sums3),
-                    mask=i_new[:, None] & d_ok[None, :],
+                    (sums + sums2 + (kept * dS_S)[None, :] + sums3), mask=i_new[:, None] & d_ok[None, :],
                 )  # S
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_3(
     read1_p, read1_b, read1_t, read1_h, read1_g, kappa_p, kappa_b, kappa_t, kappa_h, kappa_g,
-    a_p, a_b, a_t, a_h, a_g, dkappa_0_530d83_sums, dkappa_0_530d83_n,
-    read2_p, read2_b, read2_t, read2_h, read2_g, dkappa_out, da_out,
+    a_p, a_b, a_t, a_h, a_g, dkappa_0_530d83_sums, dkappa_0_530d83_n, read2_p, read2_b, read2_t, read2_h, read2_g,
+    dkappa_out, da_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -2772,8 +2701,8 @@ def backward_per_step_3(
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     a = tl.load(
-        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     dkappa_0_530d83 = tl.zeros([ROWS], tl.float32)
     if dkappa_0_530d83_sums is not None:
@@ -2800,8 +2729,8 @@ def backward_per_step_3(
         )
     if da_out is not None:
         tl.store(
-            da_out + at[:, None] * D + d[None, :],
-            -t3[:, None] * t4 * read1 * kappa * tl.sigmoid(-a), mask=i_ok[:, None] & d_ok[None, :],
+            da_out + at[:, None] * D + d[None, :], -t3[:, None] * t4 * read1 * kappa * tl.sigmoid(-a),
+            mask=i_ok[:, None] & d_ok[None, :],
         )
 
 
@@ -2845,45 +2774,38 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled4 = some.new_empty((B, H, T, D))
     launch(
         backward_prologue_1, (layout.programs,),
-        kappa, *strides(kappa, H), a, *strides(a, H), q, *strides(q, H), w_sums, w_rests, w_extents,
-        k, *strides(k, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
-        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        kappa, *strides(kappa, H), a, *strides(a, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, ahead1, *strides(ahead1, H), matrix3, matrix4,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     launch(
         backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
-        kappa, *strides(kappa, H), a, *strides(a, H), q, *strides(q, H), w_sums, w_rests, w_extents,
-        k, *strides(k, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
-        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        kappa, *strides(kappa, H), a, *strides(a, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
+        scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, ahead1, *strides(ahead1, H), matrix3, matrix4,
         *layout.at_once, layout.programs,
-        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
-        maxnreg=config.most,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     if segments > 1 or exchange is not None:
         dS_ends = some.new_empty((B * segments, H, E, D), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         sweep = config.sweep(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
-            elements=True,
+            E, config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(), elements=True,
         )
         launch(
             backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, matrix3, scaled2,
-            matrix4, write1, *strides(write1, H), None, None, None, w_sums, w_rests,
-            ahead1, *strides(ahead1, H), scaled3, scaled4,
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, matrix3, scaled2, matrix4,
+            write1, *strides(write1, H), None, None, None, w_sums, w_rests, ahead1, *strides(ahead1, H), scaled3, scaled4,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
-            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
-            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2912,14 +2834,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1, matrix3,
-        scaled2, matrix4, write1, *strides(write1, H), write2, dkappa_0_530d83, dv, w_sums, w_rests,
-        ahead1, *strides(ahead1, H), scaled3, scaled4,
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1, matrix3, scaled2, matrix4,
+        write1, *strides(write1, H), write2, dkappa_0_530d83, dv, w_sums, w_rests, ahead1, *strides(ahead1, H), scaled3,
+        scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
-        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = None
     if needs & {"a", "k", "kappa", "q", "w"}:
@@ -2929,27 +2851,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H),
-            ahead1, *strides(ahead1, H), kappa, *strides(kappa, H), w_sums, w_rests, w_extents,
-            do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), read1, dk, S_checkpoints,
-            k, *strides(k, H), a, *strides(a, H), read2, dq,
+            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), ahead1, *strides(ahead1, H),
+            kappa, *strides(kappa, H), w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H),
+            v, *strides(v, H), read1, dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), read2, dq,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
+            maxnreg=config.most,
         )
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H),
-            ahead1, *strides(ahead1, H), kappa, *strides(kappa, H), w_sums, w_rests, w_extents,
-            do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), read1, dk, S_checkpoints,
-            k, *strides(k, H), a, *strides(a, H), read2, dq,
+            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), ahead1, *strides(ahead1, H),
+            kappa, *strides(kappa, H), w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H),
+            v, *strides(v, H), read1, dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), read2, dq,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
+            maxnreg=config.most,
         )
     ahead1 = None
     gradients, initial = {}, {}
@@ -2966,24 +2886,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), w_sums, w_rests,
-            ahead2, *strides(ahead2, H), write1, *strides(write1, H), write2, *strides(write2, H),
-            w_extents, ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
+            ahead2, *strides(ahead2, H), write1, *strides(write1, H), write2, *strides(write2, H), w_extents,
+            ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
             backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), w_sums, w_rests,
-            ahead2, *strides(ahead2, H), write1, *strides(write1, H), write2, *strides(write2, H),
-            w_extents, ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
+            ahead2, *strides(ahead2, H), write1, *strides(write1, H), write2, *strides(write2, H), w_extents,
+            ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
-            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
-            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         S_state_adjoint = S_
     S_ = ahead2 = ahead3 = dS_checkpoints = w_extents = w_rests = w_sums = write2 = None
@@ -3046,9 +2964,8 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, kappa_at, a_at, v_at, w_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
-    kappa_stride0, kappa_stride1, kappa_stride2, a_stride0, a_stride1, a_stride2,
+    q_at, k_at, kappa_at, a_at, v_at, w_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, kappa_stride0, kappa_stride1, kappa_stride2, a_stride0, a_stride1, a_stride2,
     v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, kappa_group, a_group, v_group, w_group,
@@ -3124,12 +3041,10 @@ def step_kernel(
 def steps_kernel(
     q_at, k_at, kappa_at, a_at, v_at, w_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
     q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
-    kappa_stride0, kappa_stride1, kappa_stride2, kappa_stride3,
-    a_stride0, a_stride1, a_stride2, a_stride3, v_stride0, v_stride1, v_stride2, v_stride3,
-    w_stride0, w_stride1, w_stride2, w_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
-    kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, kappa_group, a_group, v_group, w_group, steps,
+    kappa_stride0, kappa_stride1, kappa_stride2, kappa_stride3, a_stride0, a_stride1, a_stride2, a_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, w_stride0, w_stride1, w_stride2, w_stride3,
+    S_stride0, S_stride1, S_stride2, S_stride3, kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, kappa_group, a_group, v_group, w_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
@@ -3232,9 +3147,8 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="rwkv7",
     arguments=(
-        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
-        Argument("kappa", "input", ("d",)), Argument("a", "input", ("d",)),
-        Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("kappa", "input", ("d",)),
+        Argument("a", "input", ("d",)), Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
     ),
     states=(("S", ("e", "d")),), outputs=(("o", ("e",)),),
 )
@@ -3242,9 +3156,8 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states,
-            saved={"460d8961bb": (("B", "H", "T", "e"), "wide")},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={"460d8961bb": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
             triton_forward, triton_backward,
@@ -3259,8 +3172,8 @@ OP = Op(
     Step(
         SIGNATURE, torch_step,
         StepKernel(
-            step_kernel, steps_kernel, reads=("q", "k", "kappa", "a", "v", "w"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("e", "d"),), smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "kappa", "a", "v", "w"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("e", "d"),), smallest=1,
         ),
     ),
     __name__,
@@ -3269,9 +3182,8 @@ OP = Op(
 
 @OP.named
 def rwkv7(
-    q: torch.Tensor, k: torch.Tensor, kappa: torch.Tensor, a: torch.Tensor, v: torch.Tensor,
-    log_w: torch.Tensor, initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    q: torch.Tensor, k: torch.Tensor, kappa: torch.Tensor, a: torch.Tensor, v: torch.Tensor, log_w: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
     context_parallel: object = None, recompute: str = "auto", precision: str = "default",
     state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -3332,17 +3244,15 @@ def rwkv7(
     """
     return OP(
         {"q": q, "k": k, "kappa": kappa, "a": a, "v": v, "w": log_w}, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel, recompute=recompute, precision=precision,
-        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens, context_parallel=context_parallel,
+        recompute=recompute, precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def rwkv7_step(
-    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, kappa: torch.Tensor,
-    a: torch.Tensor, v: torch.Tensor, log_w: torch.Tensor, inplace: bool = False,
-    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, kappa: torch.Tensor, a: torch.Tensor, v: torch.Tensor,
+    log_w: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
     backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of rwkv7, for generation: one launch, no gradient.
@@ -3373,8 +3283,8 @@ def rwkv7_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state, {"q": q, "k": k, "kappa": kappa, "a": a, "v": v, "w": log_w}, inplace, out,
-        state_dtype, backend, deterministic,
+        state, {"q": q, "k": k, "kappa": kappa, "a": a, "v": v, "w": log_w}, inplace, out, state_dtype, backend,
+        deterministic,
     )
 
 

@@ -116,19 +116,19 @@ def forward_per_step_1(
     A = tl.load(A_p + h).to(tl.float32)
     b_ = tl.load(b__p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     g = tl.load(
-        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     tl.store(
-        log_decay_out + at[:, None] * D + d[None, :],
-        bound * tl.sigmoid(tl.exp(A) * (b_[None, :] + g)), mask=i_ok[:, None] & d_ok[None, :],
+        log_decay_out + at[:, None] * D + d[None, :], bound * tl.sigmoid(tl.exp(A) * (b_[None, :] + g)),
+        mask=i_ok[:, None] & d_ok[None, :],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_1(
-    bound, dlog_decay_p, dlog_decay_b, dlog_decay_t, dlog_decay_h, dlog_decay_g, A_p, b__p,
-    g_p, g_b, g_t, g_h, g_g, dg_out, dA_summed_out, db_summed_out,
+    bound, dlog_decay_p, dlog_decay_b, dlog_decay_t, dlog_decay_h, dlog_decay_g, A_p, b__p, g_p, g_b, g_t, g_h, g_g,
+    dg_out, dA_summed_out, db_summed_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -150,8 +150,8 @@ def backward_per_step_1(
     A = tl.load(A_p + h).to(tl.float32)
     b_ = tl.load(b__p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     g = tl.load(
-        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.exp(A)
     t2 = b_[None, :] + g
@@ -222,8 +222,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        constants["bound"], dlog_decay, *strides(dlog_decay, H), A, b_, g, *strides(g, H), dg,
-        dA_summed, db_summed,
+        constants["bound"], dlog_decay, *strides(dlog_decay, H), A, b_, g, *strides(g, H), dg, dA_summed, db_summed,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
@@ -242,8 +241,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="bounded_decay",
     arguments=(
-        Argument("g", "input", ("d",)), Argument("A", "parameter", ()),
-        Argument("b", "parameter", ("d",)), Argument("bound", "constant", (), default=-5.0),
+        Argument("g", "input", ("d",)), Argument("A", "parameter", ()), Argument("b", "parameter", ("d",)),
+        Argument("bound", "constant", (), default=-5.0),
     ),
     states=(), outputs=(("log_decay", ("d",)),), wide=("log_decay",),
 )
@@ -251,13 +250,12 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
-            saved_packed=True,
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays", "finals")),
+            saved={}, saved_packed=True,
         ),
     },
     None, __name__,
@@ -266,8 +264,8 @@ OP = Op(
 
 @OP.named
 def bounded_decay(
-    g: torch.Tensor, A: torch.Tensor, b: torch.Tensor, precision: str = "default",
-    backend: str | None = None, deterministic: bool = False, *, bound: float = -5.0,
+    g: torch.Tensor, A: torch.Tensor, b: torch.Tensor, precision: str = "default", backend: str | None = None,
+    deterministic: bool = False, *, bound: float = -5.0,
 ) -> tuple[torch.Tensor, None]:
     r"""Log decays of the channels of a head between a lower bound and 0, bound sigmoid(exp(A) (g + b)), as Kimi Linear may have.
 

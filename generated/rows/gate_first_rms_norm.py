@@ -122,27 +122,26 @@ def forward_per_step_1(
     e_ok = e < E
     weight_ = tl.load(weight__p + h * E + e, mask=e_ok, other=0.0).to(tl.float32)
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     z = tl.load(
-        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.sigmoid(z)
     t2 = tl.sum(t1 * t1 * (x * x) * (z * z), axis=1)
     t3 = 1.0 / tl.full([], E, tl.float32) * t2 + eps
     tl.store(
-        y_out + at[:, None] * E + e[None, :],
-        (1.0 / tl.sqrt(t3))[:, None] * weight_[None, :] * z * t1 * x,
+        y_out + at[:, None] * E + e[None, :], (1.0 / tl.sqrt(t3))[:, None] * weight_[None, :] * z * t1 * x,
         mask=i_ok[:, None] & e_ok[None, :],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_1(
-    x_p, x_b, x_t, x_h, x_g, eps, z_p, z_b, z_t, z_h, z_g, weight__p,
-    dy_p, dy_b, dy_t, dy_h, dy_g, dx_out, dz_out, dweight_summed_out,
+    x_p, x_b, x_t, x_h, x_g, eps, z_p, z_b, z_t, z_h, z_g, weight__p, dy_p, dy_b, dy_t, dy_h, dy_g, dx_out, dz_out,
+    dweight_summed_out,
     T, H, count,
     E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -156,17 +155,17 @@ def backward_per_step_1(
     e = tl.arange(0, block_e)
     e_ok = e < E
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     z = tl.load(
-        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     weight_ = tl.load(weight__p + h * E + e, mask=e_ok, other=0.0).to(tl.float32)
     dy = tl.load(
-        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = 1.0 / tl.full([], E, tl.float32)
     t2 = tl.sigmoid(z)
@@ -245,8 +244,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     launch(
         backward_per_step_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
-        x, *strides(x, H), constants["eps"], z, *strides(z, H), weight_, dy, *strides(dy, H), dx,
-        dz, dweight_summed,
+        x, *strides(x, H), constants["eps"], z, *strides(z, H), weight_, dy, *strides(dy, H), dx, dz, dweight_summed,
         T, H, B * T,
         E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
     )
@@ -265,8 +263,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="gate_first_rms_norm",
     arguments=(
-        Argument("x", "input", ("e",)), Argument("z", "input", ("e",)),
-        Argument("weight", "parameter", ("e",)), Argument("eps", "constant", (), default=1e-06),
+        Argument("x", "input", ("e",)), Argument("z", "input", ("e",)), Argument("weight", "parameter", ("e",)),
+        Argument("eps", "constant", (), default=1e-06),
     ),
     states=(), outputs=(("y", ("e",)),),
 )
@@ -274,13 +272,12 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
-            saved_packed=True,
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays", "finals")),
+            saved={}, saved_packed=True,
         ),
     },
     None, __name__,
@@ -289,8 +286,8 @@ OP = Op(
 
 @OP.named
 def gate_first_rms_norm(
-    x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, precision: str = "default",
-    backend: str | None = None, deterministic: bool = False, *, eps: float = 1e-06,
+    x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, precision: str = "default", backend: str | None = None,
+    deterministic: bool = False, *, eps: float = 1e-06,
 ) -> tuple[torch.Tensor, None]:
     r"""RMS normalisation with a weight of what a gate has multiplied, as Mamba-2 has it (arXiv 2405.21060).
 

@@ -102,8 +102,8 @@ def forward_per_step_1(
     d_ok = d < D
     b_ = tl.load(b__p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     g = tl.load(
-        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     A = tl.load(A_p + h).to(tl.float32)
     t1 = b_[None, :] + g
@@ -116,8 +116,8 @@ def forward_per_step_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_per_step_1(
-    dlog_decay_p, dlog_decay_b, dlog_decay_t, dlog_decay_h, dlog_decay_g, A_p, b__p,
-    g_p, g_b, g_t, g_h, g_g, dg_out, dA_summed_out, db_summed_out,
+    dlog_decay_p, dlog_decay_b, dlog_decay_t, dlog_decay_h, dlog_decay_g, A_p, b__p, g_p, g_b, g_t, g_h, g_g,
+    dg_out, dA_summed_out, db_summed_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -139,8 +139,8 @@ def backward_per_step_1(
     A = tl.load(A_p + h).to(tl.float32)
     b_ = tl.load(b__p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     g = tl.load(
-        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.exp(A)
     t2 = b_[None, :] + g
@@ -237,13 +237,12 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
-            saved_packed=True,
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays", "finals")),
+            saved={}, saved_packed=True,
         ),
     },
     None, __name__,
@@ -252,8 +251,8 @@ OP = Op(
 
 @OP.named
 def softplus_decay(
-    g: torch.Tensor, A: torch.Tensor, b: torch.Tensor, precision: str = "default",
-    backend: str | None = None, deterministic: bool = False,
+    g: torch.Tensor, A: torch.Tensor, b: torch.Tensor, precision: str = "default", backend: str | None = None,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, None]:
     r"""Log decays of the channels of a head, -exp(A) softplus(g + b), as Mamba and Kimi Linear have them.
 

@@ -97,8 +97,8 @@ def forward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(x * x, axis=1)
     t2 = 1e-06 + t1
@@ -124,12 +124,12 @@ def backward_per_step_1(
     d = tl.arange(0, block_d)
     d_ok = d < D
     dy = tl.load(
-        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(x * x, axis=1)
     t2 = 1e-06 + t1
@@ -137,8 +137,7 @@ def backward_per_step_1(
     x_dy = tl.sum(x * dy, axis=1)
     if dx_out is not None:
         tl.store(
-            dx_out + at[:, None] * D + d[None, :],
-            (scale * t3)[:, None] * dy - (scale * t3 * x_dy / t2)[:, None] * x,
+            dx_out + at[:, None] * D + d[None, :], (scale * t3)[:, None] * dy - (scale * t3 * x_dy / t2)[:, None] * x,
             mask=i_ok[:, None] & d_ok[None, :],
         )
 
@@ -190,21 +189,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 
 
 SIGNATURE = Signature(
-    name="unit",
-    arguments=(Argument("x", "input", ("d",)), Argument("scale", "constant", (), default=1.0)),
-    states=(), outputs=(("y", ("d",)),),
+    name="unit", arguments=(Argument("x", "input", ("d",)), Argument("scale", "constant", (), default=1.0)), states=(),
+    outputs=(("y", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward, torch_backward, frozenset(("packed", "mixed")),
-            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")), forward_states=torch_forward_states,
+            backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward, triton_backward,
-            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
-            saved_packed=True,
+            triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays", "finals")),
+            saved={}, saved_packed=True,
         ),
     },
     None, __name__,
@@ -213,8 +210,8 @@ OP = Op(
 
 @OP.named
 def unit(
-    x: torch.Tensor, precision: str = "default", backend: str | None = None,
-    deterministic: bool = False, *, scale: float = 1.0,
+    x: torch.Tensor, precision: str = "default", backend: str | None = None, deterministic: bool = False, *,
+    scale: float = 1.0,
 ) -> tuple[torch.Tensor, None]:
     r"""Rows of one length: queries and keys before a delta rule, times a number.
 

@@ -57,6 +57,8 @@ except (
 
 __all__ = [
     "accumulator",
+    "barriers",
+    "begun",
     "fence_async_shared",
     "gl",
     "gluon",
@@ -67,6 +69,9 @@ __all__ = [
     "may_join",
     "mbarrier",
     "mma_v2",
+    "ring_of_numbers",
+    "ring_of_tiles",
+    "room",
     "swizzled",
     "tma",
     "warpgroup_mma",
@@ -81,10 +86,10 @@ WIDEST = (
 TESTED = ("3.6",)  # versions of Triton whose Gluon these kernels were run with
 FORCED = os.environ.get("CHUNKFORM_ROLES", "") not in ("", "0")
 FUSED = True  # does what asks for roles mean the fused backward too? Comparisons put False here
+JOINED = True  # and a forward pass that is joined with its prologue?
 FUSED_WARPS, FUSED_STAGES = 8, 2  # those of its consumer, and chunks under way at once
-JOINED = os.environ.get("CHUNKFORM_JOINED_ROLES", "") not in ("", "0")  # asked for: no GPU has run it
 JOINED_STEPS, TOGETHER = 32, 2  # steps of a chunk where there is a preparer, and chunks of a stage, which has 64
-JOINED_STAGES, PREPARER, JOINED_LOADER = 3, 120, 40  # its stages, registers of a thread of these roles,
+JOINED_STAGES, PREPARER, JOINED_LOADER = 3, 136, 40  # its stages, registers of a thread of these roles,
 JOINED_MOST = {4: 168, 8: 128}  # and those that such a program begins with
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
@@ -187,15 +192,17 @@ def launch_fused_with_roles(
 
 def joined_config(config: Config) -> Config:
     """The configuration of a forward pass that is one kernel with roles."""
-    return replace(config, roles=JOINED_STAGES, chunk=JOINED_STEPS)
+    stages = JOINED_STAGES if FORCED or config.roles is None else config.roles
+    return replace(config, roles=stages, chunk=JOINED_STEPS)
 
 
 def may_join(config: Config, whole: int, *tensors: torch.Tensor) -> bool:
-    """Is a forward pass asked for that is one kernel with roles, and can it do this? `whole`: the channels of a state's axis that
-    a program has whole; `tensors`: of which it loads tiles."""
-    if not (JOINED or roles_assumed()) or config.exact or fixed() or level():
+    """Does a configuration name roles for a forward pass that is one kernel with them, and can this do it? `whole`: the channels
+    of a state's axis that a program has whole; `tensors`: of which it loads tiles."""
+    asked = JOINED and (FORCED or config.roles is not None)
+    if not (asked or roles_assumed()) or config.exact or fixed() or level():
         return False
-    return padded(whole) <= WIDEST and _tiles(tensors)
+    return _fits(whole, tensors)
 
 
 def launch_joined(
@@ -250,3 +257,42 @@ def swizzled(columns, dtype):  # type: ignore[no-untyped-def]
     """Where a tile of so many columns lies in shared memory, as tensor cores and the copy engine want it."""
     bits = dtype.primitive_bitwidth
     return gl.NVMMASharedLayout(swizzle_byte_width=min(128, columns * bits // 8), element_bitwidth=bits, rank=2)
+
+
+@gluon.jit
+def begun(left, right, layout: gl.constexpr):  # type: ignore[no-untyped-def]
+    """A product, which tensor cores begin."""
+    ROWS: gl.constexpr = left.shape[0]
+    COLUMNS: gl.constexpr = right.shape[1]
+    none = gl.zeros([ROWS, COLUMNS], gl.float32, layout=layout)
+    return warpgroup_mma(left, right, none, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def room(DTYPE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Shared memory of a tile."""
+    return gl.allocate_shared_memory(DTYPE, [ROWS, COLUMNS], swizzled(COLUMNS, DTYPE))
+
+
+@gluon.jit
+def ring_of_tiles(DTYPE: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Shared memory of a tile of each stage."""
+    return gl.allocate_shared_memory(DTYPE, [STAGES, ROWS, COLUMNS], swizzled(COLUMNS, DTYPE))
+
+
+@gluon.jit
+def ring_of_numbers(STAGES: gl.constexpr, COUNT: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Shared memory of so many numbers of each stage."""
+    return gl.allocate_shared_memory(gl.float32, [STAGES, COUNT], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, READERS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each stage a barrier at which it is ready, once so many have filled it, and one at which it is empty, once so many have
+    read it."""
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=ARRIVALS)
+        mbarrier.init(empty.index(stage), count=READERS)
+    return ready, empty

@@ -38,10 +38,8 @@ class Compiled:
     segment-parallel  `entries` say how a segment of a sequence is a map of the states
     sequential      none of these, and a reason why
 
-    `joined_roles`: the forward pass is printed as one kernel with roles as well, where a sweep waits for a prologue; no GPU
-    has run that yet, so that no op of the catalogue has it. `substeps`: of a step that is several corrections one after the
-    other, how it is several steps of one, and `substep` one of these, compiled. `numbers`: of the formulas at the file's
-    head, by the kind and the plain name of what each is of.
+    `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep`
+    one of these, compiled. `numbers`: of the formulas at the file's head, by the kind and the plain name of what each is of.
     """
 
     spec: Recurrence
@@ -59,7 +57,6 @@ class Compiled:
     substep: Compiled | None = None
     entries: EntryMaps | ColumnMaps | None = None
     strata: tuple[Part, ...] = ()
-    joined_roles: bool = False
     numbers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False

@@ -138,7 +138,7 @@ def _sweeps(
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
     parts: list[KernelFunction | WithRoles | Function] = []
-    one = joined_if_any(c, backward, stem) if c.joined_roles and fine is None and unwanted is None else None
+    one = joined_if_any(c, backward, stem) if fine is None and unwanted is None and stem != SUBSTEP else None
     if one is not None:
         forward.instead = (handed_over(forward),)
     for host in (forward, *hosts, backward):

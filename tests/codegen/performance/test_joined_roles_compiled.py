@@ -1,7 +1,6 @@
 """Forward passes that are one kernel whose warps have roles are compiled for sm_90 as `chunkform inspect` does, without a GPU."""
 
 import functools
-from dataclasses import replace
 
 import pytest
 from shared.triton_errors import compiled
@@ -11,14 +10,14 @@ from chunkform.codegen.recurrence.emit import emit
 from chunkform.runtime.chunk_kernels import warp_roles
 
 pytestmark = pytest.mark.skipif(not warp_roles.THERE, reason="needs Gluon")
-WORDS = 64  # bytes that are kept aside, of the loader and the preparer: none of the consumer
+# Bytes that are kept aside, of the loader and the preparer: none of the consumer.
+WORDS = {"gated_delta_rule": 64, "delta_rule": 64, "comba": 128}
 
 
 @functools.cache
 def with_roles(name: str):
-    """An op that has the kernel, compiled, and its module."""
-    c = replace(compiled(name), joined_roles=True)
-    return c, module_of(f"{name}_joined", emit(c, tidy=False))
+    """An op that has the kernel, and its module."""
+    return compiled(name), module_of(f"{name}_joined", emit(compiled(name), tidy=False))
 
 
 def launched(name: str, dtype: str = "bfloat16", roles: bool = True, **widths: int):
@@ -27,12 +26,13 @@ def launched(name: str, dtype: str = "bfloat16", roles: bool = True, **widths: i
     return [x for x in found if is_gluon(x.kernel) and x.kernel.fn.__name__ == "forward_joined_roles"]
 
 
-@pytest.mark.parametrize("name", ["gated_delta_rule", "delta_rule"])
+@pytest.mark.parametrize("name", WORDS)
 def test_it_is_compiled_with_products_beside_each_other(name):
     (x,) = launched(name, d=128, e=128)
     row = report_row(x, "sm_90", "bfloat16", 128, 0)
     assert row.ok, row.problem
-    assert row.spill_bytes <= WORDS and "C=32" in row.config and "stages=3" in row.config and "warps=8" in row.config
+    assert row.spill_bytes <= WORDS[name]
+    assert "C=32" in row.config and "stages=3" in row.config and "warps=8" in row.config
 
 
 def test_only_what_it_holds_may_launch_it(monkeypatch):
@@ -41,5 +41,5 @@ def test_only_what_it_holds_may_launch_it(monkeypatch):
     for dtype, d, e in (("float32", 128, 128), ("bfloat16", 256, 128)):
         assert launched(name, dtype, d=d, e=e) == []
     assert launched(name, roles=False, d=128, e=128) == []
-    monkeypatch.setattr(warp_roles, "JOINED", True)
+    monkeypatch.setattr(warp_roles, "FORCED", True)
     assert launched(name, roles=False, d=128, e=128) == []  # no such GPU is here

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkform.codegen.printing.formatting import AS_LAID, LIST, filled, formatted, in_lines
+from chunkform.codegen.printing.formatting import AS_LAID, LINE, filled, formatted, in_lines
 
 GENERATED = [p for p in (Path(__file__).parents[3] / "generated").glob("**/*.py") if p.stem != "__init__"]
 NAMES = [f"argument_{n}" for n in range(20)]
@@ -20,7 +20,7 @@ def test_arguments_share_lines():
     text = formatted(f"x = f({MANY})\n")
     first, *inside, last = text.splitlines()
     assert (first, last) == ("x = f(", ")")
-    assert len(inside) == 3 and all(len(line) <= LIST for line in inside)
+    assert len(inside) == 3 and all(len(line) <= LINE for line in inside)
     assert same(text, f"x = f({MANY})")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ....ir.expr import dim_of, leaf
 from ....ir.launch_ir import Call, Define, Expr, Function, If, Return, Set, Statement, joined, py, ref
+from ....ir.warp_schedule import Schedule
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Sweep
@@ -19,6 +20,9 @@ from ..warp_roles.joined import joined_kernel
 from ..warp_roles.prepared import schedule_of_joined
 from .launch_plan import Host
 from .sweep_launches import SweepLaunches
+
+STEPS, CHANNELS = 32, 128  # of a chunk, and of a state's axis, that bytes are counted for
+PAYS = 1 / 5  # matrices that are neither stored nor loaded are at least this part of what a pass moves besides
 
 
 class JoinedForward(Host):
@@ -65,10 +69,20 @@ class JoinedForward(Host):
         alone = sweep_kernel(f"{self.kind}_sweep", sweep, o, self._stores(k), self.names, ends=False)
         prologue = intra_chunk_kernel(f"{self.kind}_prepare", o, self.names)
         kernel = joined_kernel(f"{self.kind}_joined", alone, prologue)
-        return replace(kernel, roles=schedule_of_joined(kernel))
+        schedule = schedule_of_joined(kernel)
+        if saved(schedule) < PAYS:
+            raise CannotPrint("the memory that a joined kernel saves doesn't pay")
+        return replace(kernel, roles=schedule)
 
     def _save(self) -> None:
         self.body.append(Set(("saved",), Expr("{}")))
+
+
+def saved(s: Schedule) -> float:
+    """What a joined kernel neither stores nor loads, its matrices, over what it moves."""
+    matrices = sum(r.operand for r in s.rings)
+    tiles = sum(r.tile is not None for r in s.rings) + sum(b.tile is not None for b in s.buffers)
+    return 2 * matrices * STEPS / (tiles * CHANNELS)
 
 
 def joined_if_any(c: Compiled, later: SweepLaunches, stem: str) -> tuple[JoinedForward, Function] | None:

@@ -37,8 +37,9 @@ IMPORTS = {
     "chunkform.runtime.chunk_kernels.warp_role_blocks": "few_rows inverses on_diagonal small_products small_tiles",
     "chunkform.runtime.chunk_kernels.warp_role_sums": "store_pair_sums store_row_sums store_state_products",
     "chunkform.runtime.chunk_kernels.warp_roles": (
-        "accumulator fence_async_shared gl gluon joined_config launch_fused_with_roles launch_joined launch_with_roles may_join "
-        "mbarrier swizzled tma warpgroup_mma warpgroup_mma_wait with_roles"
+        "accumulator barriers begun fence_async_shared gl gluon joined_config launch_fused_with_roles "
+        "launch_joined launch_with_roles may_join mbarrier ring_of_numbers ring_of_tiles room swizzled tma "
+        "warpgroup_mma warpgroup_mma_wait with_roles"
     ),
     "chunkform.runtime.op.signature": "OVERWRITE",
     "chunkform.runtime.chunk_kernels.reductions": "pair total",

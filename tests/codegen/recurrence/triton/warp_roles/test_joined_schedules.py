@@ -30,8 +30,8 @@ from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
 from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule
 from chunkform.errors import GateError
 
-HAVE = ["gated_delta_rule", "delta_rule", "comba", "longhorn", "gradient_descent_squared", "inverse_attention"]
-HAVE_NONE = ["lightning_attention", "gated_linear_attention", "kimi_delta_attention", "oja"]
+HAVE = ["gated_delta_rule", "delta_rule", "comba", "longhorn", "gradient_descent_squared"]
+HAVE_NONE = ["inverse_attention", "lightning_attention", "gated_linear_attention", "kimi_delta_attention", "oja"]
 Made = tuple[Kernel, Schedule]
 
 
@@ -42,7 +42,7 @@ def made(name: str) -> Made | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: None)
         patch.setattr(section, "gate_joined_schedule", lambda k, s: found.append((k, s)))
-        section._form.__wrapped__(replace(compiled(name), joined_roles=True), True, None, None)
+        section._form.__wrapped__(compiled(name), True, None, None)
     return found[0] if found else None
 
 
@@ -162,10 +162,9 @@ def test_an_operand_is_made_anew_once_no_product_takes_it() -> None:
     assert settled < passes < next(n for n, x in enumerate(each) if isinstance(x, Send))
 
 
-def test_no_op_has_it_unless_it_is_asked_for() -> None:
-    c = compiled("delta_rule")
-    assert "joined" not in triton_form(c).text
-    text = triton_form(replace(c, joined_roles=True)).text
+def test_it_is_printed_beside_the_one_without() -> None:
+    """A call may launch either."""
+    text = triton_form(compiled("delta_rule")).text
     assert "def forward_joined_roles(" in text and "def forward_sweep_1(" in text
     asked = "not needs_backward and segments == 1 and exchange is None and may_join(config, D, q, v, k)"
     assert asked in text or asked.replace("q, v, k", "q, k, v") in text
@@ -177,4 +176,4 @@ def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(section, "gate_joined_schedule", refuse)
     with pytest.raises(GateError, match="wait for each other"):
-        triton_form(replace(compiled("delta_rule"), joined_roles=True))
+        triton_form(compiled("gated_delta_rule"))
