@@ -89,9 +89,11 @@ class AttentionOperation:
 def attention_text(op: AttentionOperation) -> str:
     """Everything that the attention's own file has but for its public function, with the op's name in all names."""
     c = op.attention
-    made = ast.parse(attention_file(c, tidy=False))
-    kept = [x for x in made.body if isinstance(x, ast.FunctionDef | ast.Assign) and not _is_public(x, c.name)]
-    text = "\n\n\n".join(_with_decorators(attention_file(c, tidy=False), kept))
+    whole = attention_file(c, tidy=False)
+    kept = [
+        x for x in ast.parse(whole).body if isinstance(x, ast.FunctionDef | ast.Assign) and not _is_public(x, c.name)
+    ]
+    text = "\n\n\n".join(_with_decorators(whole, kept))
     text += f"\n\n\nATTENTION = {_constructed(c, {x.name for x in kept if isinstance(x, ast.FunctionDef)})}\n"
     return prefixed(text, f"{op.name}_").strip()
 

@@ -6,6 +6,9 @@ It shares nothing with `codegen/claims` but the formula trees: no arithmetic, no
 from __future__ import annotations
 
 import itertools
+import operator
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
@@ -159,6 +162,19 @@ class Point:
         raise NotCovered(x.op)
 
     def value(self, x: Formula, env: dict[str, int]) -> torch.Tensor:
+        found = self._alone(x, env)
+        if found is None and x.op in BOUND:
+            found = self._bound(x, env)
+        if found is None and x.op in FOLDED:
+            found = reduce(FOLDED[x.op], (self.value(y, env) for y in x.args))
+        if found is None and x.op in OPERATIONS:
+            found = OPERATIONS[x.op](x, *(self.value(y, env) for y in x.args))
+        if found is None:
+            raise NotCovered(x.op)
+        return found
+
+    def _alone(self, x: Formula, env: dict[str, int]) -> torch.Tensor | None:
+        """Numbers and what has a name; what takes one value, and places in it."""
         args = x.args
         match x.op:
             case "number":
@@ -169,103 +185,31 @@ class Point:
                 return self.quantity(x.attrs[0], tuple(self.integer(a, env) for a in args))
             case "named" | "call":
                 return self.value(args[0], env)
-            case "add":
-                total = self.value(args[0], env)
-                for a in args[1:]:
-                    other = self.value(a, env)
-                    if total.shape != other.shape and (
-                        1 not in (*total.shape, *other.shape) or not scalar_and_vector(total, other)
-                    ):
-                        raise WrongShape
-                    total = total + other
-                return total
-            case "negative":
-                return -self.value(args[0], env)
-            case "product":
-                total = self.value(args[0], env)
-                for a in args[1:]:
-                    other = self.value(a, env)
-                    if total.numel() == 1 or other.numel() == 1:
-                        total = total * other
-                    elif total.shape[1] != other.shape[0]:
-                        raise WrongShape
-                    else:
-                        total = total @ other
-                return total
-            case "transpose":
-                return self.value(args[0], env).T
-            case "inverse":
-                a = self.value(args[0], env)
-                if a.shape[0] != a.shape[1]:
-                    raise WrongShape
-                if abs(torch.linalg.det(a)) < 1e-9:
-                    raise NoValue
-                return torch.linalg.inv(a)
-            case "hadamard":
-                total = self.value(args[0], env)
-                for a in args[1:]:
-                    other = self.value(a, env)
-                    if any(p != q and 1 not in (p, q) for p, q in zip(total.shape, other.shape)):
-                        raise WrongShape
-                    total = total * other
-                return total
-            case "divide":
-                a, b = (self.value(y, env) for y in args)
-                if (
-                    b.numel() > 1
-                    and a.shape != b.shape
-                    and any(p != q and 1 not in (p, q) for p, q in zip(a.shape, b.shape))
-                ):
-                    raise WrongShape
-                return a / b
             case "power":
                 a, k = self.value(args[0], env), self.integer(args[1], env)
-                if a.shape[0] != a.shape[1]:
-                    raise WrongShape
-                return torch.linalg.matrix_power(a, k)
-            case "sqrt":
-                return torch.sqrt(self.value(args[0], env))
+                return torch.linalg.matrix_power(square(a), k)
             case "eye":
                 return torch.eye(self.size(x.attrs[0]), dtype=torch.float64)
             case "ones":
                 return torch.ones(self.size(x.attrs[0]), 1, dtype=torch.float64)
             case "unit":
                 return torch.eye(self.size(x.attrs[0]), dtype=torch.float64)[:, self.integer(args[0], env) - 1 :][:, :1]
-            case "diag":
-                a = self.value(args[0], env)
-                if 1 not in a.shape:
-                    raise WrongShape
-                return torch.diag(a.reshape(-1))
-            case "tril":
-                a = self.value(args[0], env)
-                if a.shape[0] != a.shape[1]:
-                    raise WrongShape
-                return torch.tril(a, x.attrs[0])
-            case "rowsum":
-                return self.value(args[0], env).sum(1, keepdim=True)
-            case "inner":
-                a, b = (self.value(y, env) for y in args)
-                if a.shape != b.shape:
-                    raise WrongShape
-                return (a * b).sum().reshape(1, 1)
             case "row":
                 return self.value(args[0], env)[self.integer(args[1], env) - 1 :][:1]
-            case "beside":
-                blocks = [self.value(a, env) for a in args]
-                if len({b.shape[0] for b in blocks}) > 1:
-                    raise WrongShape
-                return torch.cat(blocks, 1)
+        return None
+
+    def _bound(self, x: Formula, env: dict[str, int]) -> torch.Tensor | None:
+        """What runs over an index, or chooses by one."""
+        args = x.args
+        match x.op:
             case "sum" | "product over":
                 low, high = self.integer(args[0], env), self.integer(args[1], env)
-                total = None
-                for i in range(low, high + 1):
-                    term = self.value(args[2], {**env, x.attrs[0]: i})
-                    total = term if total is None else total + term if x.op == "sum" else total * term
-                if total is None:
-                    if x.op == "sum":
-                        raise NoValue
+                terms = [self.value(args[2], {**env, x.attrs[0]: i}) for i in range(low, high + 1)]
+                if not terms and x.op == "sum":
+                    raise NoValue
+                if not terms:
                     return torch.ones(1, 1, dtype=torch.float64)
-                return total
+                return reduce(operator.add if x.op == "sum" else operator.mul, terms)
             case "matrix":
                 i, j, rows, cols = x.attrs
                 entries = [
@@ -280,16 +224,7 @@ class Point:
                 for condition, body in zip(args[::2], args[1::2]):
                     if condition.op == "otherwise" or self.true(condition, env):
                         return self.value(body, env)
-            case "differences":
-                a, b = (self.value(y, env) for y in args)
-                if a.shape[1] != 1 or b.shape[1] != 1:
-                    raise WrongShape
-                return a - b.T
-            case "exp":
-                return torch.exp(self.value(args[0], env))
-            case "log":
-                return torch.log(self.value(args[0], env))
-        raise NotCovered(x.op)
+        return None
 
     def true(self, x: Formula, env: dict[str, int]) -> bool:
         a, b = (self.integer(y, env) for y in x.args)
@@ -337,3 +272,88 @@ def indices(statement: Equal, setting: Setting, point: Point) -> Any:
             yield from extend({**env, name: value}, rest[1:])
 
     return extend({}, free)
+
+
+def square(a: torch.Tensor) -> torch.Tensor:
+    if a.shape[0] != a.shape[1]:
+        raise WrongShape
+    return a
+
+
+def vector(a: torch.Tensor) -> torch.Tensor:
+    if 1 not in a.shape:
+        raise WrongShape
+    return a
+
+
+def spreads(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return all(p == q or 1 in (p, q) for p, q in zip(a.shape, b.shape))
+
+
+def plus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.shape != b.shape and (1 not in (*a.shape, *b.shape) or not scalar_and_vector(a, b)):
+        raise WrongShape
+    return a + b
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.numel() == 1 or b.numel() == 1:
+        return a * b
+    if a.shape[1] != b.shape[0]:
+        raise WrongShape
+    return a @ b
+
+
+def entrywise(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if not spreads(a, b):
+        raise WrongShape
+    return a * b
+
+
+def quotient(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if b.numel() > 1 and a.shape != b.shape and not spreads(a, b):
+        raise WrongShape
+    return a / b
+
+
+def inverted(a: torch.Tensor) -> torch.Tensor:
+    if abs(torch.linalg.det(square(a))) < 1e-9:
+        raise NoValue
+    return torch.linalg.inv(a)
+
+
+def inner(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.shape != b.shape:
+        raise WrongShape
+    return (a * b).sum().reshape(1, 1)
+
+
+def beside(*blocks: torch.Tensor) -> torch.Tensor:
+    if len({b.shape[0] for b in blocks}) > 1:
+        raise WrongShape
+    return torch.cat(blocks, 1)
+
+
+def differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.shape[1] != 1 or b.shape[1] != 1:
+        raise WrongShape
+    return a - b.T
+
+
+BOUND = ("sum", "product over", "matrix", "stack", "cases")
+FOLDED = {"add": plus, "product": product, "hadamard": entrywise}
+OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {  # of a formula, and the values of its parts
+    "negative": lambda x, a: -a,
+    "transpose": lambda x, a: a.T,
+    "inverse": lambda x, a: inverted(a),
+    "divide": lambda x, a, b: quotient(a, b),
+    "sqrt": lambda x, a: torch.sqrt(a),
+    "exp": lambda x, a: torch.exp(a),
+    "log": lambda x, a: torch.log(a),
+    "diag": lambda x, a: torch.diag(vector(a).reshape(-1)),
+    "tril": lambda x, a: torch.tril(square(a), x.attrs[0]),
+    "rowsum": lambda x, a: a.sum(1, keepdim=True),
+    "inner": lambda x, a, b: inner(a, b),
+    "beside": lambda x, *parts: beside(*parts),
+    "differences": lambda x, a, b: differences(a, b),
+}
