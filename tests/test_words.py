@@ -42,7 +42,8 @@ KERNEL_WORDS = WORDS | by_word(IN_KERNELS)
 KERNELS = ("generated", "runtime/chunk_kernels")
 # Words that mean something else.
 KEPT = {
-    "generated": "flat places_of_checkpoints",  # a grid that is not as high as there are batch entries; places in memory
+    # a grid that is not as high as there are batch entries; places in memory; chunks of a stage
+    "generated": "flat places_of_checkpoints solved_places TOGETHER",
     # rows but a row's own; what is done before a launch; chunks of a stage
     "runtime/chunk_kernels": "sum_of_others _prepare TOGETHER",
     "codegen/recurrence/check.py": "FLOORS floor",  # the least error that is allowed
