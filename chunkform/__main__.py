@@ -1,6 +1,22 @@
-"""`python -m chunkform`: the command line, for where the program `chunkform` isn't on the path."""
+"""The program `chunkform`, and `python -m chunkform`, for where it isn't on the path."""
 
-from chunkform.codegen.commands.cli import app
+from __future__ import annotations
+
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line. It can be interrupted while its modules are still imported, too."""
+    try:
+        from chunkform.codegen.commands.cli import app
+
+        app(prog_name="chunkform")
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
+        sys.exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
-    app(prog_name="chunkform")
+    main()

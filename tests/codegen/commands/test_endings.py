@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from chunkform.__main__ import main
 from chunkform.codegen.commands import cli, terminal
 from chunkform.codegen.commands.cli import app
 from chunkform.errors import BuildError
@@ -97,6 +98,21 @@ def test_what_a_spec_prints_stays_out_of_the_output(spec):
     for command in ("explain", "verify"):
         result = run(command, spec, "--json", "-")
         assert json.loads(result.stdout) and "by the spec" in result.stderr
+
+
+def test_the_program_can_be_interrupted_while_it_is_imported(monkeypatch, capsys):
+    class Interrupting:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == cli.__name__:
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, cli.__name__)
+    monkeypatch.delattr(sys.modules[cli.__package__], "cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130 and capsys.readouterr().err == "error: interrupted\n"
 
 
 def test_a_fault_of_ours_says_so(spec, monkeypatch):
