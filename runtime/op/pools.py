@@ -17,6 +17,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
+from .arguments import check_dense
 from .decode import Given, Step
 from .results import Public, Results
 from .rows import checked_rows, kept_rows, read_rows, told, write_rows
@@ -109,6 +110,8 @@ def pools_of(name: str, argument: str, signature: Signature, pool: object) -> li
         raise ArgumentError(
             f"{name}: with state_indices, {argument} must be a pool of rows: {layouts}; got {told(pool)}"
         )
+    for x in pools:
+        check_dense(f"{name}: {argument}", x)
     return pools
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, ConditionError
 
+from ..op.arguments import check_flag
 from ..op.results import result_type
 
 
@@ -138,7 +140,10 @@ def checked_solves(name: str, residuals: dict[str, Tensor], limit: float, why: d
 
     Raises:
         ConditionError: names the solve, the batch entry, step and head where the residual is largest, and what to do.
+        ArgumentError: `limit` is no number that a residual may be above.
     """
+    if isinstance(limit, bool) or not isinstance(limit, Real) or not limit >= 0:
+        raise ArgumentError(f"{name}: check must be a number, 0 or more, or None, got {limit!r}")
     for solve, residual in residuals.items():
         if not residual.numel():
             continue
@@ -155,6 +160,8 @@ def checked_solves(name: str, residuals: dict[str, Tensor], limit: float, why: d
 
 def results(found: Any, count: int, output_residual: bool) -> Any:
     """An op's results as a program hands them on: the residuals, without gradients, only when asked for."""
+    if not isinstance(output_residual, bool):
+        check_flag(type(found).__name__.removesuffix("_result"), "output_residual", output_residual)
     outputs, residuals, last = found[:count], found[count:-1], found[-1]
     shown = tuple(x.detach() for x in residuals) if output_residual else ()
     if not residuals or output_residual:

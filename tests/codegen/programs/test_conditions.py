@@ -11,7 +11,7 @@ from chunkform.codegen.programs.check import check_program, conditions, require_
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
 from chunkform.codegen.recurrence.samples import Case
-from chunkform.errors import ConditionError
+from chunkform.errors import ArgumentError, ConditionError
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.spec.language import cg, neumann
 
@@ -47,6 +47,19 @@ def test_a_series_that_diverges_is_refused(series):
         op(**arguments(2.0), check=1e-2)
     _, residual, _ = op(**arguments(2.0), output_residual=True)
     assert float(residual.max()) > 1e3
+
+
+@pytest.mark.parametrize("limit", ["x", -1, True, torch.tensor([1.0]), float("nan")])
+def test_a_limit_of_residuals_is_a_number(series, limit):
+    _, op = series
+    with pytest.raises(ArgumentError, match="solved: check must be a number, 0 or more, or None, got"):
+        op(**arguments(0.03), check=limit)
+
+
+def test_whether_residuals_are_returned_is_true_or_false(series):
+    _, op = series
+    with pytest.raises(ArgumentError, match="solved: output_residual must be True or False, got 'yes'"):
+        op(**arguments(0.03), output_residual="yes")
 
 
 def test_check_reports_the_eigenvalues(series):

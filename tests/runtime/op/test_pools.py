@@ -118,6 +118,12 @@ def test_in_debug_mode_a_row_is_there_and_stands_once():
             gated_delta_rule.step(pool, **now, state_indices=torch.tensor([3, 7, 2]))
 
 
+def test_a_pool_that_is_not_dense_is_told():
+    pool = pool_of(gated_delta_rule).to_sparse()
+    with pytest.raises(ArgumentError, match=r"state must be a dense tensor, got the layout torch.sparse_coo"):
+        gated_delta_rule.step(pool, **given(gated_delta_rule, 2), state_indices=torch.tensor([0, 1]))
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
