@@ -93,6 +93,9 @@ def split(p: Lowered) -> Split:
     """Split an attention's energy and what it averages."""
     found = Split(p)
     s = _Splitter(found)
+    if p.side(p.energy) in ("query", "neither"):
+        where = p.spec.energy.where if p.spec.energy is not None else p.spec.where
+        raise SpecError(f"the energy of {p.name} is the same for all keys: write one of queries and keys", where)
     found.tile, row = s.separate(with_squares(p, p.energy))
     if p.spec.normaliser == "softmax":
         apart = [t for t in terms_of(row) if _is_difference(t, found)]
@@ -102,6 +105,10 @@ def split(p: Lowered) -> Split:
         found.tile = add(found.tile, s.named("rows", "row", row, (p.query,)))
     for name, node in p.averages.items():
         found.averages[name] = s.average(node, p.average_axes[name])
+    if not found.values:
+        raise SpecError(
+            f"{p.name} averages nothing of its keys: write a.output(.., a.average(v)), v of a.keys", p.spec.where
+        )
     return found
 
 

@@ -118,6 +118,31 @@ def test_bad_declarations():
         a.average(a.average(k))
 
 
+@pytest.mark.parametrize(
+    ("energy", "averaged", "said"),
+    [
+        (lambda q, k: 0, lambda q, k: k, "the energy of mine is the same for all keys"),
+        (lambda q, k: dot(q, q), lambda q, k: k, "the energy of mine is the same for all keys"),
+        (lambda q, k: dot(q, k), lambda q, k: 3, "mine averages nothing of its keys"),
+        (lambda q, k: dot(q, k), lambda q, k: q, "mine averages nothing of its keys"),
+    ],
+)
+def test_what_is_the_same_for_all_keys_is_told(energy, averaged, said):
+    a, _, q, k = attention()
+    a.softmax(energy(q, k))
+    a.output("o", a.average(averaged(q, k)))
+    with pytest.raises(SpecError, match=said):
+        compile_attention(a)
+
+
+def test_outputs_without_averages_are_told():
+    a, _, q, k = attention()
+    a.softmax(dot(q, k))
+    a.output("o", 3 * q)
+    with pytest.raises(SpecError, match="mine averages nothing of its keys"):
+        compile_attention(a)
+
+
 @pytest.mark.parametrize("name", "mass value1 t_0 i low needs combine torch OP causal".split())
 def test_names_of_generated_code_are_reserved(name):
     a, *_ = attention()
