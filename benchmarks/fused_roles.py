@@ -9,20 +9,11 @@ the kernel was not launched, or has larger errors.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import date
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager
 
 import torch
-import triton
-
-from chunkform.runtime.chunk_kernels import warp_roles
-from chunkform.runtime.launch import replay
 
 from . import timing
 from .accuracy import errors
@@ -30,55 +21,32 @@ from .calls import forward_backward
 from .inputs import SHAPES, Shape, draw
 from .pairs import lower_bound_milliseconds
 from .peers import Subject, ours
+from .roles import Row, Rows, command, larger_errors, meanwhile
 
-ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "results" / "gpu" / "roles.json"
 NAMES = ("lightning_attention", "retention", "linear_attention")
 KERNEL = "backward_whole_roles"
 COMPARED = (Shape("tail", 2, 300, 4, 128), Shape("chunks", 1, 512, 2, 128), Shape("one step", 2, 1, 3, 128))
 TIMED = ("S1", "S2", "S4")
-ALLOWED, ROUNDING = 1.15, 1e-4  # errors over today's, and what is nothing beside them
-Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RECORD, help="the JSON that what was found is put into")
-    a = parser.parse_args()
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        raise SystemExit("fused_roles needs a GPU of compute capability 9.0")
-    if not triton.__version__.startswith(warp_roles.TESTED):
-        raise SystemExit(f"fused_roles needs Triton {' or '.join(warp_roles.TESTED)}, got {triton.__version__}")
-    torch.cuda.init()
-    found = measured()
-    print(table(found))
-    record = json.loads(a.out.read_text()) if a.out.exists() else {}
-    a.out.write_text(json.dumps(record | {"fused backward": found}, indent=1) + "\n")
-    problems = complaints(found)
-    print(*problems, sep="\n")
-    raise SystemExit(bool(problems))
+    command("fused_roles", __doc__, "fused backward", measured, lambda found: (table(found), complaints(found)))
 
 
-@contextmanager
-def asked_for(there: bool) -> Iterator[None]:
+def asked_for(there: bool) -> AbstractContextManager[None]:
     """Calls have the kernel meanwhile, or haven't."""
-    before = warp_roles.FUSED, replay.ON
-    warp_roles.FUSED, replay.ON = there, False
-    try:
-        yield
-    finally:
-        warp_roles.FUSED, replay.ON = before
+    return meanwhile(FUSED=there)
 
 
-def measured() -> Row:
+def measured() -> tuple[Rows, Rows]:
     rate = timing.copy_rate("cuda", timing.QUICK)
-    compared, timed = [], []
+    compared: Rows = []
+    timed: Rows = []
     for name in NAMES:
         one = ours(name)
         compared += [row for shape in COMPARED for row in comparison(name, one, shape)]
         timed += [times(name, one, SHAPES[s], rate) for s in (TIMED if name == NAMES[0] else TIMED[:1])]
-    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
-    return {"date": date.today().isoformat(), "about": about, "errors": compared, "times": timed}
+    return compared, timed
 
 
 def comparison(name: str, one: Subject, shape: Shape) -> Iterator[Row]:
@@ -113,12 +81,7 @@ def times(name: str, one: Subject, shape: Shape, rate: float) -> Row:
 
 def complaints(found: Row) -> list[str]:
     """What stands against the kernel."""
-    said = []
-    for row in found["errors"]:
-        for what, x in row["with roles"].items():
-            if not x <= ALLOWED * row["without"][what] + ROUNDING:
-                without = row["without"][what]
-                said.append(f"{row['op']} {row['shape']} {row['decay']}: {what} {x:.2e}, without roles {without:.2e}")
+    said = [*larger_errors(found["errors"], ("op", "shape", "decay"))]
     said += [
         f"{row['op']} {row['shape']}: it was not launched"
         for row in found["times"]

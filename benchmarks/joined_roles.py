@@ -9,39 +9,29 @@ Exit status 1: it was not launched, or has larger errors.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 import chunkform.generated as ops
 from chunkform.codegen.checking.accuracy import head_axis, relative_error
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.runtime.chunk_kernels import warp_roles
-from chunkform.runtime.launch import replay
 
 from . import timing
 from .accuracy import compiled
 from .inputs import SHAPES, Shape, draw
 from .pairs import lower_bound_milliseconds
 from .peers import ours
+from .roles import Row, Rows, command, larger_errors, meanwhile
 
-ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "results" / "gpu" / "roles.json"
 NAMES = ("gated_delta_rule", "delta_rule")
 KERNEL = "forward_joined_roles"
-ALLOWED, ROUNDING = 1.15, 1e-4  # errors over today's, and what is nothing beside them
 DEVICE, BACKEND = "cuda", "triton"
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -76,47 +66,20 @@ OTHERS = ((3, 120, 40), (2, 136, 40))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RECORD, help="the JSON that what was found is put into")
-    a = parser.parse_args()
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        raise SystemExit("joined_roles needs a GPU of compute capability 9.0")
-    if not triton.__version__.startswith(warp_roles.TESTED):
-        raise SystemExit(f"joined_roles needs Triton {' or '.join(warp_roles.TESTED)}, got {triton.__version__}")
-    torch.cuda.init()
-    found = measured()
-    print(table(found))
-    record = json.loads(a.out.read_text()) if a.out.exists() else {}
-    a.out.write_text(json.dumps(record | {"joined forward": found}, indent=1) + "\n")
-    problems = complaints(found)
-    print(*problems, sep="\n")
-    raise SystemExit(bool(problems))
+    command("joined_roles", __doc__, "joined forward", measured, lambda found: (table(found), complaints(found)))
 
 
-@contextmanager
-def asked_for(there: bool, stages: int = 0, preparer: int = 0, loader: int = 0) -> Iterator[None]:
+def asked_for(there: bool, stages: int = 0, preparer: int = 0, loader: int = 0) -> AbstractContextManager[None]:
     """Calls have the kernel meanwhile, or haven't; with other stages and registers, where these are given."""
-    names = ("FORCED", "JOINED_STAGES", "PREPARER", "JOINED_LOADER")
-    before, on = {n: getattr(warp_roles, n) for n in names}, replay.ON
-    replay.ON = False
-    for n, x in zip(names, (there, stages, preparer, loader), strict=True):
-        setattr(warp_roles, n, x or (before[n] if n != "FORCED" else False))
-    warp_roles.JOINED = there
-    try:
-        yield
-    finally:
-        for n, x in before.items():
-            setattr(warp_roles, n, x)
-        warp_roles.JOINED = True
-        replay.ON = on
+    given = {"JOINED_STAGES": stages, "PREPARER": preparer, "JOINED_LOADER": loader}
+    return meanwhile(FORCED=there, JOINED=there, **{n: x for n, x in given.items() if x})
 
 
-def measured() -> Row:
+def measured() -> tuple[Rows, Rows]:
     rate = timing.copy_rate("cuda", timing.QUICK)
     compared = [told(comparison(name, case)) for name in NAMES for case in CASES]
     timed = [times(name, shape, shared, rate) for name in NAMES for shape, shared in TIMED]
-    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
-    return {"date": date.today().isoformat(), "about": about, "errors": compared, "times": timed}
+    return compared, timed
 
 
 def told(row: Row) -> Row:
@@ -204,11 +167,7 @@ def replayed(run: Callable[[], Any]) -> float:
 
 def complaints(found: Row) -> list[str]:
     """What stands against the kernel."""
-    said = []
-    for row in found["errors"]:
-        for what, x in row["with roles"].items():
-            if not x <= ALLOWED * row["without"][what] + ROUNDING:
-                said.append(f"{row['op']} {row['case']}: {what} {x:.2e}, without roles {row['without'][what]:.2e}")
+    said = [*larger_errors(found["errors"], ("op", "case"))]
     said += [
         f"{row['op']} {row['shape']}: it was not launched"
         for row in found["times"]
