@@ -41,7 +41,7 @@ from ..kernels.fused_backward import FusedBackward
 from ..kernels.output_kernels import kept_apart, unroll_kernel
 from ..kernels.per_step import Result, printable
 from ..kernels.tile_values import Fine
-from ..plan_passes.hoist import in_prologue
+from ..plan_passes.hoist import in_prologue, uses
 from ..plan_passes.roles import is_state
 from ..plan_passes.unroll_prologue import hoisted
 from ..print.axis_names import size_name
@@ -85,6 +85,9 @@ class StateAdjointLaunches(PrologueLaunches):
             streams[x] = node
         kernels = []
         channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
+        given = [n for s in self.plan.sweeps for n in s.given.values()]
+        if channels is not None and any(uses(n, x) for n in given for x in stage.outputs):
+            raise CannotPrint("a sweep loads what is made of the gradient of a decay for each channel")
         stage, ahead = hoisted(stage, channels, streams)
         wanted = set().union(*(self.wants.paired(x.attrs[1]) for x in stage.outputs))
         prologue = sum(x.name.startswith(f"{self.kind}_prologue_unroll") for x in self.kernels) + 1
