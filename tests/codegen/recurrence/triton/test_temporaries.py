@@ -32,15 +32,15 @@ def test_products_are_called_by_their_tiles_and_results_by_their_names():
 
 
 def test_a_product_isnt_called_as_an_argument_is():
-    """Of k and b it would be k_b, which the stride of k is."""
+    """Of k and g it would be k_g, which is how many heads share k."""
     r = Recurrence("strides")
     d, e = r.dims("d e")
-    k, b = r.inputs("k b", d)
+    k, g = r.inputs("k g", d)
     v, S = r.inputs("v", e), r.state("S", d, e)
-    r.update(S, S.prev + b * v.T)
+    r.update(S, S.prev + g * v.T)
     r.output("o", S.next.T * k)
     c = compile_spec(r)
     found, kernels = products(c), [f for f in triton_form(c).parts if isinstance(f, KernelFunction)]
     given = {f.name: {p.name for line in f.parameters for p in line} for f in kernels}
-    assert any("k_b" in names for names in given.values())
+    assert any("k_g" in names for names in given.values())
     assert all(not found[n] & given[n] for n in found) and any("product" in names for names in found.values())
