@@ -58,7 +58,7 @@ CASES = (
     *(Case(Shape("tail", 2, 300, 4, 128), decay, start=decay == "usual") for decay in ("usual", "lasting", "fast")),
     Case(Shape("shared", 2, 300, 4, 128), shared=2),
     Case(Shape("packed", 1, 700, 4, 128), start=True, lengths=(100, 1, 200, 399)),
-    Case(Shape("long", 1, 2048, 2, 128), "lasting"),
+    Case(Shape("long", 8, 1024, 16, 128), "lasting"),
 )
 TIMED = ((SHAPES["S1"], 16), (SHAPES["S1"], 4))  # and the heads of q and k
 # Stages, and registers of a thread of the preparer and the loader, that S1 is timed with as well.
