@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,8 @@ CATALOGUE = Path(__file__).resolve().parent.parent
 PUBLISHED = CATALOGUE / "published"
 Kind = TypeVar("Kind", bound=Declaration)
 SLOW = 10.0  # seconds
+_LOCK, _RUN = threading.Lock(), Counter[tuple[int, int]]()  # how many files each thread runs
+_REAL: dict[str, Callable[..., object]] = {}
 ENDINGS = ("_exit", "abort", "execv", "execve")  # other functions of os that end the process call these
 
 
@@ -81,23 +84,33 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
 
 @contextmanager
 def _kept_alive() -> Iterator[None]:
-    """Inside, what would end the process at once, without a word, ends no more than the file that calls it."""
+    """Inside, what would end the process at once, without a word, ends no more than the file that calls it. Files may be run in
+    several threads at once, and by each other."""
     own = os.getpid(), threading.get_ident()
-    before = {name: getattr(os, name) for name in ENDINGS if hasattr(os, name)}
-
-    def instead(name: str, *words: object) -> None:
-        if (os.getpid(), threading.get_ident()) != own:  # another thread's, or a process that it has forked
-            before[name](*words)
-            return
-        raise SystemExit(f"os.{name}({', '.join(map(repr, words))})")
-
+    with _LOCK:
+        if not _RUN:
+            _REAL.update({name: getattr(os, name) for name in ENDINGS if hasattr(os, name)})
+        _RUN[own] += 1
+        for name in _REAL:
+            setattr(os, name, partial(_ended, name))
     try:
-        for name in before:
-            setattr(os, name, partial(instead, name))
         yield
     finally:
-        for name, function in before.items():
-            setattr(os, name, function)
+        with _LOCK:
+            _RUN.subtract([own])
+            for other in [
+                x for x, n in _RUN.items() if n == 0 or x[0] != own[0]
+            ]:  # or of a process that this was forked by
+                del _RUN[other]
+            if not _RUN:
+                for name, function in _REAL.items():
+                    setattr(os, name, function)
+
+
+def _ended(name: str, *words: object) -> None:
+    if (os.getpid(), threading.get_ident()) in _RUN:
+        raise SystemExit(f"os.{name}({', '.join(map(repr, words))})")
+    _REAL[name](*words)  # of another thread, or of a process that it has forked
 
 
 @contextmanager

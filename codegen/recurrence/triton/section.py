@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chunkform.errors import GateError
 from chunkform.runtime.launch.fingerprint import kernels_key
 
 from ...ir.expr import plain_name
@@ -118,9 +117,15 @@ def in_substeps(c: Compiled) -> tuple[Compiled, int]:
 
 
 def _sweeps(
-    c: Compiled, exchanges: bool, fine: Fine | None = None, unwanted: str | None = None, stem: str = "triton"
+    c: Compiled,
+    exchanges: bool,
+    fine: Fine | None = None,
+    unwanted: str | None = None,
+    stem: str = "triton",
+    joins: bool = True,
 ) -> TritonForm:
-    """The kernels and functions of sweeps over chunks; functions are called `stem` and the name of the pass."""
+    """The kernels and functions of sweeps over chunks; functions are called `stem` and the name of the pass. `joins`: a forward
+    pass may be joined to one kernel with roles."""
     assert c.forward is not None and c.backward is not None
     cuts = cuttable(c)
     whole = kernel_plan(c, c.backward)
@@ -138,7 +143,8 @@ def _sweeps(
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
     parts: list[KernelFunction | WithRoles | Function] = []
-    one = joined_if_any(c, backward, stem) if fine is None and unwanted is None and stem != SUBSTEP else None
+    joins = joins and fine is None and unwanted is None and stem != SUBSTEP
+    one = joined_if_any(c, backward, stem) if joins else None
     if one is not None:
         forward.instead = (handed_over(forward),)
     for host in (forward, *hosts, backward):
@@ -150,20 +156,25 @@ def _sweeps(
                 (gate_fused_schedule if k.whole else gate_schedule)(k, k.roles)
                 parts.append(WithRoles(k.function, k.roles))
         parts.append(function)
-    parts += [] if one is None else _joined(*one, forward)
+    if one is not None and not _has_others(one[0], forward):
+        return _sweeps(c, exchanges, fine, unwanted, stem, joins=False)
+    parts += [] if one is None else _joined(*one)
     return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))
 
 
-def _joined(host: Host, function: Function, forward: Host) -> list[WithRoles | Function]:
-    """The kernel that a forward pass is joined to, and the function that launches it; what else that launches is there."""
+def _has_others(host: Host, forward: Host) -> bool:
+    """Are the kernels that a joined forward pass launches beside its own those of the forward pass that isn't joined?"""
     there = {k.name: k.function for k in forward.kernels}
+    return all(there.get(k.name) == k.function for k in host.kernels if not (isinstance(k, Kernel) and k.roles))
+
+
+def _joined(host: Host, function: Function) -> list[WithRoles | Function]:
+    """The kernel that a forward pass is joined to, and the function that launches it."""
     found: list[WithRoles | Function] = []
     for k in host.kernels:
         if isinstance(k, Kernel) and k.roles is not None:
             gate_joined_schedule(k, k.roles)
             found.append(WithRoles(k.function, k.roles))
-        elif there.get(k.name) != k.function:
-            raise GateError(f"{k.name} isn't what the forward pass launches otherwise")
     return [*found, function]
 
 

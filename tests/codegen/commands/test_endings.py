@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,21 @@ def test_exit_codes_are_documented():
     }
     assert documented == codes
     assert {int(x) for x in re.findall(r"\b\d+\b", terminal.EXIT_CODES)} == codes
+
+
+def test_files_that_threads_run_at_once_leave_what_ends_a_process():
+    kept_alive = sys.modules[load.__module__]._kept_alive
+    before, entered, leave = os._exit, threading.Event(), threading.Event()
+
+    def run():
+        with kept_alive():
+            entered.set()
+            leave.wait()
+
+    other = threading.Thread(target=run)
+    with kept_alive():
+        other.start()
+        entered.wait()
+    leave.set()
+    other.join()
+    assert os._exit is before
