@@ -98,9 +98,8 @@ def _kept_alive() -> Iterator[None]:
     finally:
         with _LOCK:
             _RUN.subtract([own])
-            for other in [
-                x for x, n in _RUN.items() if n == 0 or x[0] != own[0]
-            ]:  # or of a process that this was forked by
+            # Files of a process that this one was forked by are no longer run here.
+            for other in [x for x, n in _RUN.items() if n == 0 or x[0] != own[0]]:
                 del _RUN[other]
             if not _RUN:
                 for name, function in _REAL.items():
