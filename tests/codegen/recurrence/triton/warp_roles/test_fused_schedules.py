@@ -256,7 +256,7 @@ def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(section, "gate_fused_schedule", refuse)
     with pytest.raises(GateError, match="wait for each other"):
-        triton_form(compiled("linear_attention"))
+        triton_form(replace(compiled("linear_attention")))  # anew, as a form is kept
 
 
 def test_loader_and_consumer_agree_on_what_is_fetched(made: dict[str, Made]) -> None:

@@ -176,4 +176,4 @@ def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(section, "gate_joined_schedule", refuse)
     with pytest.raises(GateError, match="wait for each other"):
-        triton_form(compiled("gated_delta_rule"))
+        triton_form(replace(compiled("gated_delta_rule")))  # anew, as a form is kept
