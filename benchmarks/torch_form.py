@@ -22,7 +22,7 @@ from rich.table import Table
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.expr import Node, dim_of
-from chunkform.codegen.printing.torch_expressions import TorchText, swapped
+from chunkform.codegen.printing.torch_expressions import TorchText, stored
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
@@ -43,8 +43,8 @@ def step_loop(c: Compiled) -> Callable[..., list[torch.Tensor]]:
     printer = TorchText(text, lines, {})
     roots = [*p.updates.values(), *p.outputs.values()]
     printer.count(roots)
-    updates = {n: swapped(printer.value(x), p.state(n).axes) for n, x in p.updates.items()}
-    outputs = {n: swapped(printer.value(x), p.output_axes[n]) for n, x in p.outputs.items()}
+    updates = {n: stored(printer.value(x), p.state(n).axes).text for n, x in p.updates.items()}
+    outputs = {n: stored(printer.value(x), p.output_axes[n]).text for n, x in p.outputs.items()}
     head = [f"{v.name}_t = given['{v.name}']" + ("[:, t]" if v.per_step else "") for v in p.variables]
     head += [f"{v.name}_t = {v.name}_t.exp()" for v in p.variables if v.is_decay]
     body = [*head, *lines, f"results.append(({', '.join(outputs.values())},))"]

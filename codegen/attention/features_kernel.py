@@ -153,7 +153,7 @@ def in_tiles(nodes: dict[str, Node], side: str, name: Callable[[Node], str]) -> 
     orders = {n: (side, *(a for a in x.axes if a != side)) for n, x in nodes.items()}
     printer = NodePrinter(InTiles(_size, _index, _mask, _block), prefix="t_", taken=taken)
     made, results = printer.values(nodes, lambda x: leaf_code(name(x)), orders=orders)
-    return tuple(Let((n,), x.code) for n, x in made), {n: x.code for n, x in results.items()}
+    return tuple(Let((n,), x) for n, x in made), results
 
 
 POSITIONS = (QUERY, KEY)

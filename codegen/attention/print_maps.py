@@ -6,14 +6,16 @@ Values are [B, H, axes..], positions first. Products of matrices are computed in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
+from ..ir.code import Code, Items, Literal, Method, Name, Negative, atom, call, product, shape
 from ..ir.expr import ONE, Node, dim_of, factors_of, mul, terms_of, walk
 from ..ir.launch_ir import Do, Expr, If, Set, Statement, py, ref
 from ..ir.step_program import Var
-from ..printing.torch_expressions import TorchText
+from ..printing.dialects import TorchOfChunks, moved, subscripts
+from ..printing.torch_expressions import Factors, TorchText
+from ..printing.walk import summed
 from .feature_maps import AVERAGED, Map
 from .features_kernel import of_heads
 from .lower import KEY, QUERY, Lowered
@@ -34,15 +36,22 @@ def is_low(name: str) -> bool:
     return name.startswith(LOW_RESULTS)
 
 
-class MapText(TorchText):
-    """Statements for maps, with the names that each reads; `reading` are those that were read since the last statement or result
-    was begun, innermost last."""
+@dataclass(frozen=True)
+class TorchOfFeatures(TorchOfChunks):
+    """Torch where numbers become tensors by what a map is given (`at`)."""
+
+    def filled(self, number: Code, rank: int) -> Code:
+        made = call("at.number", number)
+        return Method(made, "reshape", (Items((Literal(1),) * rank),)) if rank else made
+
+
+class FeatureText(TorchText):
+    """Statements for maps, each with the names that it reads of those that were made before."""
 
     def __init__(self, p: Lowered) -> None:
-        super().__init__(lambda x: x.attrs[1], [], {}, prefix="t_")
+        super().__init__(lambda x: x.attrs[1], [], {}, "t_", TorchOfFeatures(lambda d: f"size_{d}"))
         self.p = p
         self.made: list[Set] = []
-        self.reading: list[set[str]] = [set()]
         self.products: set[Node] = set()
         self.batch: set[Node] = set()
         self.terms: set[Node] = set()
@@ -59,76 +68,65 @@ class MapText(TorchText):
         numbers = ("size", "const", "number", "add", "mul", "pow")
         return all(y.op in numbers or y.attrs[:1] == ("constant",) for y in walk(x))
 
-    def tensor(self, number: str, rank: int = 0) -> str:
-        return f"at.number({number})" + (f".reshape({(1,) * rank})" if rank else "")
+    def raw(self, x: Node) -> Code:
+        return super().value(x)
 
-    def raw(self, x: Node) -> str:
-        if x in self.names:
-            self.reading[-1].add(self.names[x])
-            return self.names[x]
-        self.reading.append(set())
-        text = super().value(x)
-        found = self.reading.pop()
-        self.reading[-1] |= {self.names[x]} if x in self.names else found
-        return text
+    def define(self, name: str, value: Code) -> None:
+        super().define(name, value)
+        self.made.append(Set((name,), self.read(value)))
 
-    def define(self, name: str, text: str) -> None:
-        super().define(name, text)
-        self.made.append(Set((name,), Expr(text, frozenset(self.reading[-1]))))
+    def read(self, x: Code) -> Expr:
+        """A value, with the names that statements have given to what it reads."""
+        return Expr(x.text, x.names & {*self.names.values(), *self.converted.values()})
 
-    def result(self, text: Callable[[], str]) -> Expr:
-        """What is made of nodes, with the names that it reads."""
-        self.reading.append(set())
-        made = text()
-        return Expr(made, frozenset(self.reading.pop()))
+    def value(self, x: Node) -> Code:
+        value = self.raw(x)
+        return value.to("dtype") if self.low(x) and not self.plain else value
 
-    def value(self, x: Node) -> str:
-        text = self.raw(x)
-        return f"{self._atom(text)}.to(dtype)" if self.low(x) and not self.plain else text
+    def sum(self, x: Node) -> Code:
+        terms = self.weighted(x)
+        if terms is None:
+            return super().sum(x)
+        self.products.add(x)
+        return call("combine", "low", *terms)
 
-    def expression(self, x: Node) -> str:
-        match x.op:
-            case "half_turn":
-                ((axis,),) = x.attrs
-                return f"half_turn({self.value(x.args[0])}, {x.axes.index(axis) - len(x.axes)})"
-            case "frequencies":
-                (axis,), base = x.attrs
-                return f"at.frequencies(size_{dim_of(axis)}, {float(base)!r})"
-            case "add" if (terms := self.weighted(x)) is not None:
-                self.products.add(x)
-                return f"combine(low, {', '.join(terms)})"
-            case "leaf" if len(x.attrs[2]) > 2:
-                return ordered(self.leaf_text(x), x.attrs[2], tuple(sorted(x.attrs[2])))
-        return super().expression(x)
-
-    def _sum_text(self, x: Node) -> str:
-        out = ""
-        for text in self.operands(x):
-            sign, rest = (" - ", text[1:]) if text.startswith("-") else (" + ", text)
-            out += (sign if out else "-" if sign == " - " else "") + rest
-        return f"({out})"
-
-    def _product_text(self, x: Node) -> str:
+    def product(self, x: Node) -> Code:
         below = [f for f in x.args if self.divides(f)]
         if below:
             return self.quotient([f for f in x.args if f not in below], below, x.axes)
-        parts = self.operands(x)
-        return "-" + " * ".join(parts[1:]) if parts[0] == "-1.0" else " * ".join(parts)
+        first, *others = self.operands(x)
+        return Negative(product(others)) if first == Literal(-1.0) else product((first, *others))
+
+    def power(self, x: Node) -> Code:
+        (base,), n = x.args, x.attrs[0]
+        return self.dialect.power(self.value(base), n, self.is_number(base))
+
+    def other(self, x: Node) -> Code:
+        match x.op:
+            case "half_turn":
+                ((axis,),) = x.attrs
+                return call("half_turn", self.value(x.args[0]), x.axes.index(axis) - len(x.axes))
+            case "frequencies":
+                (axis,), base = x.attrs
+                return call("at.frequencies", self.dialect.size(dim_of(axis)), float(base))
+        return super().other(x)
 
     def divides(self, x: Node) -> bool:
         """Is it a whole power that a product is to be divided by?"""
         return x.op == "pow" and x.attrs[0] < 0 and x.attrs[0].denominator == 1 and not self.is_number(x)
 
-    def quotient(self, above: list[Node], below: list[Node], axes: tuple[str, ...]) -> str:
+    def quotient(self, above: list[Node], below: list[Node], axes: tuple[str, ...]) -> Code:
         """Divided by one number after the other: the square of a sum of weights may be beyond float32, where a quotient isn't."""
-        text = self.aligned(mul(*above), axes)
+        found = self.aligned(mul(*above), axes)
         for f in below:
             base, times = f.args[0], -f.attrs[0].numerator
             self.uses[base] += max(1, self.uses[f]) * times - 1
-            text += f" / {self._atom(self.aligned(base, axes))}" * times
-        return text
+            divisor = atom(self.aligned(base, axes))
+            for _ in range(times):
+                found = found / divisor
+        return found
 
-    def weighted(self, x: Node) -> list[str] | None:
+    def weighted(self, x: Node) -> list[Code] | None:
         """The terms of a sum over positions and one dim, each a feature or a vector times a number of each position."""
         if (
             len(x.axes) != 2
@@ -146,11 +144,13 @@ class MapText(TorchText):
             if not whole or (inner[0].axes == (own,) and not any(position in f.axes for f in outer)):
                 return None
             found.append((mul(*outer), inner[0]))
-        out = []
+        out: list[Code] = []
         for c, feature in found:
             shown = self.raw(feature)
             factor = self.aligned(c, (position,))
-            out.append(f"({'None' if c is ONE else self.tensor(factor) if self.is_number(c) else factor}, {shown})")
+            if self.is_number(c):
+                factor = Literal(None) if c is ONE else self.dialect.filled(factor, 0)
+            out.append(Items((factor, shown)))
         return out
 
     def is_feature(self, f: Node) -> bool:
@@ -161,7 +161,7 @@ class MapText(TorchText):
             return True
         return f.op == "sum" and len(f.args[0].axes) == 3
 
-    def operands(self, x: Node) -> list[str]:
+    def operands(self, x: Node) -> list[Code]:
         """The terms or factors of x. Torch widens a low tensor beside a wide one; where there is none, one is converted."""
         numbers = [a for a in x.args if self.is_number(a)]
         others = [a for a in x.args if a not in numbers]
@@ -169,126 +169,79 @@ class MapText(TorchText):
             self.raw(a)  # whether a sum is a product of matrices is known once it is printed
         wide = [a for a in others if not self.low(a)]
         low = [a for a in others if self.low(a)]
-        texts = [self.aligned(a, x.axes) for a in (*numbers, *wide)]
+        values = [self.aligned(a, x.axes) for a in (*numbers, *wide)]
         for n, a in enumerate(low):
             self.plain = bool(wide) or n > 0
-            texts.append(self.aligned(a, x.axes))
+            values.append(self.aligned(a, x.axes))
             self.plain = False
-        return texts
+        return values
 
-    def _power_text(self, x: Node) -> str:
-        (base,), n = x.args, x.attrs[0]
-        if self.is_number(base):
-            return f"{self._atom(self.value(base))} ** {n.numerator if n.denominator == 1 else float(n)}"
-        return super()._power_text(x)
+    def joint(self, group: Factors) -> Code:
+        if group.single:
+            return self.raw(group.nodes[0])
+        below = [f for f in group.nodes if self.divides(f)]
+        if not below:
+            return product(self.aligned(f, group.order) for f in group.nodes)
+        return self.quotient([f for f in group.nodes if f not in below], below, group.order)
 
-    def joint(self, factors: list[Node], axes: tuple[str, ...]) -> str:
-        below = [f for f in factors if self.divides(f)]
-        above = [f for f in factors if f not in below]
-        return self.quotient(above, below, axes) if below else " * ".join(self.aligned(f, axes) for f in factors)
-
-    def lowered(self, x: Node) -> str:
+    def lowered(self, x: Node) -> Code:
         """A wide value that several products take, converted once."""
         if x not in self.converted:
             name = f"{self.prefix}{len(self.lines)}"
-            self.reading.append(set())
-            self.define(name, f"{self._atom(self.raw(x))}.to(low)")
-            self.reading.pop()
+            self.define(name, self.raw(x).to("low"))
             self.converted[x] = name
-        self.reading[-1].add(self.converted[x])
-        return self.converted[x]
+        return Name(self.converted[x])
 
-    def _low_pair(self, factors: list[Node]) -> tuple[str, str] | None:
+    def _low_pair(self, factors: tuple[Node, ...]) -> tuple[Code, Code] | None:
         """The two factors of an inner product of low values, or the one of a square."""
         if len(factors) == 1 and factors[0].op == "pow" and factors[0].attrs[0] == 2:
-            factors = [factors[0].args[0]] * 2
+            factors = (factors[0].args[0],) * 2
         if len(factors) != 2 or factors[0].axes != factors[1].axes or len(factors[0].axes) != 2:
             return None
-        texts = [self.raw(f) for f in factors]
-        return (texts[0], texts[1]) if all(self.low(f) for f in factors) else None
+        left, right = map(self.raw, factors)
+        return (left, right) if all(self.low(f) for f in factors) else None
 
-    def _contraction(self, x: Node) -> str:
+    def joins(self, a: Factors, b: Factors, last: bool, bound: str) -> bool:
+        alone = last and a.axes == {bound} != b.axes
+        return a.axes <= b.axes and not (alone and not any(map(self.divides, a.nodes)))
+
+    def contraction(self, x: Node) -> Code:
         (b,), body = x.attrs, x.args[0]
-        groups = [([f], set(f.axes)) for f in factors_of(body)]
-        while len(groups) > 1:
-            pair = next(
-                (
-                    (i, j)
-                    for i, (own, a) in enumerate(groups)
-                    for j, (_, c) in enumerate(groups)
-                    if i != j
-                    and a <= c
-                    and not (
-                        len(groups) == 2 and (len(a | c) > len(c) or a == {b} != c) and not any(map(self.divides, own))
-                    )
-                ),
-                None,
-            )
-            if pair is None and len(groups) == 2:
-                break
-            i, j = pair or (0, 1)
-            groups[j] = (groups[i][0] + groups[j][0], groups[i][1] | groups[j][1])
-            del groups[i]
-        self.reading.append(set())
+        groups = self.grouped(body, b)
         operands = []
-        for factors, axes in groups:
-            order = tuple(sorted(axes))
-            single = len(factors) == 1 and factors[0].axes == order
-            text = self.raw(factors[0]) if single else self.joint(factors, order)
-            if (
-                single
-                and len(groups) == 2
-                and not self.low(factors[0])
-                and self.uses[factors[0]] > 1
-                and factors[0].args
-            ):
-                text = self.lowered(factors[0])
-            operands.append((text, order, single and self.low(factors[0])))
-        own = self.reading.pop()
+        for g in groups:
+            value, first = self.joint(g), g.nodes[0]
+            if g.single and len(groups) == 2 and not self.low(first) and self.uses[first] > 1 and first.args:
+                value = self.lowered(first)
+            operands.append((value, g.order, g.single and self.low(first)))
         if len(operands) == 1:
-            text, order, low = operands[0]
-            both = self._low_pair(groups[0][0])
+            ((value, order, low),) = operands
+            both = self._low_pair(groups[0].nodes)
             if both and order[-1] == b:  # and what was made of these isn't read
-                return f"inner({both[0]}, {both[1]}, dtype)"
-        self.reading[-1] |= own
-        if len(operands) == 1:
-            text = f"{self._atom(text)}.to(dtype)" if low else self._atom(text)
-            return f"{text}.sum({order.index(b) - len(order)})"
-        letters = {a: "abcdefgh"[n] for n, a in enumerate(sorted({a for _, order, _ in operands for a in order}))}
+                return call("inner", *both, "dtype")
+            return self.dialect.sum(value.to("dtype") if low else value, order.index(b), len(order))
         (left, a, _), (right, c, _) = operands
-        spec = (
-            f"{''.join(letters[y] for y in a)},{''.join(letters[y] for y in c)}->{''.join(letters[y] for y in x.axes)}"
-        )
+        letters = Literal(subscripts((a, c), x.axes))
         if not {QUERY, KEY, self.p.query} & set(body.axes):  # of matrices a head, which are few
-            return f'contract("{spec}", {left}, {right}, dtype)'
+            return call("contract", letters, left, right, "dtype")
         self.products.add(x)
-        over = ", over_batch=True" if x in self.batch else ""
         if x in self.terms:
-            return f'later("{spec}", {left}, {right}, low)'
-        return f'contract("{spec}", {left}, {right}, low{over})'
-
-
-def ordered(text: str, own: tuple[str, ...], wanted: tuple[str, ...]) -> str:
-    """A tensor whose last axes are `own`, with these in another order."""
-    if own == wanted:
-        return text
-    if len(own) == 2:
-        return f"{text}.mT"
-    source = ", ".join(str(own.index(a) - len(own)) for a in wanted)
-    return f"{text}.movedim(({source}), ({', '.join(str(n - len(own)) for n in range(len(own)))}))"
+            return call("later", letters, left, right, "low")
+        over = {"over_batch": Literal(True)} if x in self.batch else {}
+        return call("contract", letters, left, right, "low", **over)
 
 
 def print_map(p: Lowered, made: Map) -> Printed:
     """The results of a map, each over the axes in which it is stored."""
-    text = MapText(p)
+    text = FeatureText(p)
     text.count(made.results.values())
 
-    def shown(name: str, node: Node) -> str:
+    def shown(name: str, node: Node) -> Code:
         value = text.raw(node)
-        found = ordered(text._atom(value), node.axes, made.axes[name]) if node.axes else value
-        return found if text.low(node) or not is_low(name) else f"{text._atom(found)}.to(low)"
+        found = moved(atom(value), node.axes, made.axes[name]) if node.axes else value
+        return found if text.low(node) or not is_low(name) else found.to("low")
 
-    results = {name: text.result(partial(shown, name, node)) for name, node in made.results.items()}
+    results = {name: text.read(shown(name, node)) for name, node in made.results.items()}
     return Printed(setup_statements(p, made, list(made.results.values())), text.made, results)
 
 
@@ -299,7 +252,7 @@ def print_gradients(
 
     `kept` are products of matrices that needn't be computed again: names of features. `cotangents`: where some are to be found.
     """
-    text = MapText(p)
+    text = FeatureText(p)
     for node, feature in kept.items():
         text.names[node] = feature
         text.products.add(node)
@@ -309,27 +262,27 @@ def print_gradients(
     results = {}
     for name, node in made.gradients.items():
         v = next(v for v in made.variables if v.name == name)
-        results[name] = text.result(partial(_gradient_text, p, text, v, node))
+        results[name] = text.read(_gradient(p, text, v, node))
     setup = setup_statements(p, made, list(made.gradients.values()), finite=True, cotangents=cotangents)
     used = frozenset[str]().union(*(x.value.names for x in text.made), *(x.names for x in results.values()))
     setup += [Set((n,), Expr(f'features["{n}"]')) for n in dict.fromkeys(kept.values()) if n in used]
     return Printed(setup, text.made, results)
 
 
-def _gradient_text(p: Lowered, text: MapText, v: Var, node: Node) -> str:
+def _gradient(p: Lowered, text: FeatureText, v: Var, node: Node) -> Code:
     if v.kind in ("parameter", "fixed"):
-        terms = []
+        terms: list[Code] = []
         for term in terms_of(node) or (node,):
             found = over_positions(term, (KEY, p.query))
             if found is not None and text.uses[found] <= 1:
                 text.batch.add(found)
-            shown = ordered(text._atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
-            terms.append(f"over_batch({shown}, {len(v.axes)})")
-        return " + ".join(terms)
+            shown = moved(atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
+            terms.append(call("over_batch", shown, len(v.axes)))
+        return summed(terms)
     sides = v.kind in ("query", "key")  # of these, terms, which the op adds up in one pass over all of them
     text.terms |= {t for t in spread_terms(node) if sides and is_product(t) and t.axes == v.axes and text.uses[t] < 2}
-    terms = [ordered(text._atom(text.raw(t)), t.axes, v.axes) for t in (spread_terms(node) if sides else [node])]
-    return f"[{', '.join(terms)}]" if sides else terms[0]
+    parts = [moved(atom(text.raw(t)), t.axes, v.axes) for t in (spread_terms(node) if sides else [node])]
+    return shape(*parts) if sides else parts[0]
 
 
 def over_positions(x: Node, positions: tuple[str, ...]) -> Node | None:

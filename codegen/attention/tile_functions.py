@@ -116,7 +116,7 @@ def in_tile(x: Node, order: tuple[str, ...]) -> tuple[Body, Code]:
     made, results = printer.values(
         {"x": x}, lambda y: FLOAT32_EPS if y is EPS else leaf_code(y.attrs[1]), orders={"x": order}
     )
-    return tuple(Let((name,), value.code) for name, value in made), results["x"].code
+    return tuple(Let((name,), value) for name, value in made), results["x"]
 
 
 def number_in_tile(x: Node) -> Code:

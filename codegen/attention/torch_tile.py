@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..ir.code import Code, call
 from ..ir.expr import Node, leaves, mul, walk
 from ..printing.torch_expressions import TorchText
 from .feature_maps import Derivative
@@ -19,12 +20,12 @@ def torch_functions(s: Split, found: dict[Node, Derivative]) -> str:
     result = text.aligned(tile, PAIR)
     out = [f"def torch_energy({arguments}):", '    """The energies of a block of pairs, [B, H, rows, keys]."""']
     out += _eps(s, tile)
-    out += [f"    {line}" for line in lines] + [f"    return {_tensor(result, tile)}", "", ""]
+    out += [f"    {line}" for line in lines] + [f"    return {_tensor(result, tile).text}", "", ""]
     lines = []
     text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
     whole = {n: mul(d.factor, d.inner) for n, d in derivatives.items()}
     text.count(whole.values())
-    results = {n: text.aligned(g, PAIR) for n, g in whole.items()}
+    results = {n: text.aligned(g, PAIR).text for n, g in whole.items()}
     out += [
         f"def torch_energy_gradients(dE, {arguments}):",
         '    """dE times the energy\'s derivative by each of its leaves, pair by pair."""',
@@ -39,7 +40,7 @@ def scale_function(s: Split, numbers: tuple[Node, ...]) -> str:
     """A function of torch tensors: what multiplies the score, [H], or None for 1."""
     lines: list[str] = []
     text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
-    result = text.value(mul(*numbers)) if numbers else "None"
+    result = text.value(mul(*numbers)).text if numbers else "None"
     head = [
         f"def score_scale({', '.join(s.scalars)}):",
         '    """What multiplies the score, a number a head; None for 1."""',
@@ -54,6 +55,6 @@ def _eps(s: Split, *nodes: Node) -> list[str]:
     return [text] if EPS in leaves(*nodes) else []
 
 
-def _tensor(text: str, node: Node) -> str:
-    """The text of a tensor, where a tile's function may be a plain number."""
-    return text if node.axes or any(x.op == "leaf" for x in walk(node)) else f"torch.tensor({text})"
+def _tensor(value: Code, node: Node) -> Code:
+    """A tensor, where a tile's function may be a plain number."""
+    return value if node.axes or any(x.op == "leaf" for x in walk(node)) else call("torch.tensor", value)

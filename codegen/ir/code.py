@@ -6,18 +6,18 @@ reads is found in its names (`names_in`, `loads_in`), never in its text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from .functions import TABLE
+from .functions import LIBRARIES, TABLE, TRITON
 
 CONDITIONAL, OR, AND, NOT, COMPARE, EITHER, BOTH, ADD, MUL, UNARY, ATOM = range(-7, 4)  # how tightly a text binds
 LEVELS = {
     **dict.fromkeys(("<", "<=", ">", ">=", "==", "!=", "is", "is not"), COMPARE),
-    "or": OR, "and": AND, "|": EITHER, "&": BOTH, "+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL,
+    "or": OR, "and": AND, "|": EITHER, "&": BOTH, "+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "@": MUL,
 }  # fmt: skip
 Operand = TypeVar("Operand", bound="Code | int | float | str | None")
 
@@ -247,17 +247,19 @@ class Either(Tree):
 
 @dataclass(frozen=True)
 class Items(Tree):
-    """Several values: a tuple, `bare` of parentheses where names are assigned, or the list of a shape's sizes."""
+    """Several values: a tuple, `bare` of parentheses where names are assigned, or the list of a shape's sizes. `closed`: with a
+    comma after the last."""
 
     values: tuple[Code, ...]
     shape: bool = False
     bare: bool = False
+    closed: bool = False
 
     def printed(self) -> str:
         inner = ", ".join(x.text for x in self.values)
         if self.shape or self.bare:
             return f"[{inner}]" if self.shape else inner
-        return f"({inner},)" if len(self.values) == 1 else f"({inner})"
+        return f"({inner},)" if len(self.values) == 1 or self.closed else f"({inner})"
 
 
 @dataclass(frozen=True)
@@ -330,13 +332,15 @@ class CastLike(Tree):
 
 @dataclass(frozen=True)
 class Expanded(Tree):
-    """A value with new axes of one entry, wherever `own` says that an axis isn't its own."""
+    """A value with new axes of one entry, wherever `own` says that an axis isn't its own. `batched`: others come before these."""
 
     value: Code
     own: tuple[bool, ...]
+    batched: bool = False
 
     def printed(self) -> str:
-        return f"{self.value.at(ATOM)}[{', '.join(':' if x else 'None' for x in self.own)}]"
+        axes = ", ".join(":" if x else "None" for x in self.own)
+        return f"{self.value.at(ATOM)}[{'..., ' if self.batched else ''}{axes}]"
 
 
 @dataclass(frozen=True)
@@ -354,22 +358,25 @@ class Load(Tree):
 
 @dataclass(frozen=True)
 class Function(Tree):
-    """A function of a number, as `codegen/ir/functions.py` has it."""
+    """A function of a number, as `codegen/ir/functions.py` has it, spelt in a language."""
 
     name: str
     value: Code
+    language: str = TRITON
 
     def printed(self) -> str:
-        return TABLE[self.name].triton.format(self.value.text)
+        return TABLE[self.name].spelt(self.language).format(self.value.text)
 
 
 @dataclass(frozen=True)
 class Power(Tree):
-    """A power, written out where it is one of a few factors, unless it is taken `by_logarithm` to base two."""
+    """A power in a language of kernels, written out where it is one of a few factors, unless it is taken `by_logarithm` to base
+    two."""
 
     value: Code
     exponent: Fraction
     by_logarithm: bool = False
+    language: str = TRITON
 
     @property
     def as_exponential(self) -> bool:
@@ -387,16 +394,32 @@ class Power(Tree):
         return MUL if self.exponent < 0 or self.factors > 1 else ATOM
 
     def printed(self) -> str:
+        library = LIBRARIES[self.language]
         if self.by_logarithm:
-            return f"tl.exp2({float(self.exponent)} * tl.log2({self.value.text}))"
+            return f"{library}.exp2({float(self.exponent)} * {library}.log2({self.value.text}))"
         if self.as_exponential:
-            return f"tl.exp({float(self.exponent)!r} * tl.log({self.value.text}))"
+            return f"{library}.exp({float(self.exponent)!r} * {library}.log({self.value.text}))"
         whole, half = divmod(abs(self.exponent), 1)
-        factors = [self.value.at(ATOM)] * int(whole) + ([f"tl.sqrt({self.value.text})"] if half else [])
+        factors = [self.value.at(ATOM)] * int(whole) + ([f"{library}.sqrt({self.value.text})"] if half else [])
         product = " * ".join(factors)
         if self.exponent > 0:
             return product
         return f"1.0 / ({product})" if len(factors) > 1 else f"1.0 / {product}"
+
+
+@dataclass(frozen=True)
+class Raised(Tree):
+    """A power as Python writes it."""
+
+    value: Code
+    exponent: Code
+
+    @property
+    def level(self) -> int:
+        return UNARY
+
+    def printed(self) -> str:
+        return f"{self.value.at(ATOM)} ** {self.exponent.at(UNARY)}"
 
 
 # --- making and reading trees ---------------------------------------------------------------------------------------
@@ -462,6 +485,16 @@ def summed(*terms: Code) -> Code:
 
 def _terms(x: Code) -> list[Code]:
     return [*_terms(x.left), x.right] if isinstance(x, Binary) and x.operator == "+" else [x]
+
+
+def atom(x: Code) -> Code:
+    """x, in parentheses where it isn't one operand already."""
+    return x if x.level >= ATOM else Group(x)
+
+
+def product(factors: Iterable[Code]) -> Code:
+    """The product of factors, from left to right."""
+    return reduce(lambda a, b: Binary("*", a, b), factors)
 
 
 def is_short(x: Code) -> bool:

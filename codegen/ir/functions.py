@@ -13,6 +13,8 @@ from chunkform.spec.language.functions import sigmoid_, softplus_
 
 from .expr import Node, add, fn, mul, number, power
 
+TRITON, GLUON, TORCH = "triton", "gluon", "torch"  # the languages that expressions are printed in
+LIBRARIES = {TRITON: "tl", GLUON: "gl"}  # what kernels call a language by
 RECIPROCAL = "reciprocal"  # 1 / x in slopes of roots; 0 at 0, where a root has none, and where it would be infinite
 FINITE_EXP = "finite_exp"  # exp in slopes of what is flat where exp would be infinite: 0 times it is 0
 FINITE = "finite"  # what is no larger than a float either way, of products of such slopes
@@ -44,7 +46,8 @@ _TRITON_LOGSIGMOID = (
 
 @dataclass(frozen=True)
 class Function:
-    """`derivative(x)` is f'(x); None where there is none. `torch` and `triton` are formats of the argument's text."""
+    """`derivative(x)` is f'(x); None where there is none. `torch` and `triton` are formats of the argument's text; where there is
+    none for torch, the function is -g(-x), and `turned` is g."""
 
     name: str
     derivative: Callable[[Node], Node] | None
@@ -52,6 +55,17 @@ class Function:
     mpmath: Callable[[Any], Any]
     torch: str
     triton: str
+    turned: str = ""
+
+    def spelt(self, language: str) -> str:
+        """The format in a language: Gluon has the functions that Triton's is made of."""
+        if language == TORCH:
+            return self.torch or f"(-{TABLE[self.turned].torch.format('-({})')})"
+        return self.triton.replace(f"{LIBRARIES[TRITON]}.", f"{LIBRARIES[language]}.")
+
+    def repeats(self, language: str) -> bool:
+        """Does it have the argument's text more than once?"""
+        return self.spelt(language).count("{") > 1
 
 
 def _f(name: str) -> Callable[[Node], Node]:
@@ -105,8 +119,9 @@ TABLE = {
             lambda x: sigmoid(x),
             softplus_,
             lambda x: mpmath.log(1 + mpmath.exp(x)),
-            "(-torch.nn.functional.logsigmoid({}))",  # of minus the argument: torch's own softplus(x) is x from 20 on
+            "",  # torch's own softplus(x) is x from 20 on
             _TRITON_SOFTPLUS,
+            turned="logsigmoid",
         ),
         Function(
             "erf",
@@ -172,10 +187,3 @@ TABLE = {
 KEEP_ZERO = frozenset(
     f"tanh sin relu abs erf sign step {RECIPROCAL} {FINITE}".split()
 )  # f(0) = 0: sums over what lies beyond an end need no mask
-
-
-def in_torch(name: str, argument: str) -> str:
-    """The text of a function of an argument in torch."""
-    if name == "softplus":
-        argument = argument[1:] if argument[:1] == "-" and argument[1:].isidentifier() else f"-({argument})"
-    return TABLE[name].torch.format(argument)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .code import Code
 from .expr import plain_name
 
 
@@ -23,6 +24,11 @@ class Expr:
 
     def __str__(self) -> str:
         raise TypeError(f"an expression in a string would lose what it reads: {self.text}; use py(..)")
+
+
+def of_code(x: Code) -> Expr:
+    """An expression that is a tree, with the names that it reads."""
+    return Expr(x.text, x.names)
 
 
 NONE = Expr("None")

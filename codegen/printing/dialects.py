@@ -6,31 +6,36 @@ each position, padded to a power of two; sums mask what lies in the padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from string import ascii_lowercase
+from typing import ClassVar, Protocol
 
 from ..ir.code import (
-    ATOM,
-    MUL,
-    UNARY,
+    Attribute,
+    Binary,
     Call,
     Code,
     Expanded,
     Function,
+    Group,
     Items,
     Literal,
+    Method,
+    Name,
+    Negative,
     Power,
-    Text,
+    Raised,
+    atom,
     call,
     leaf_code,
     shape,
     where,
     zeros,
 )
-from ..ir.functions import TABLE, in_torch
-from .terms import Positions
+from ..ir.functions import TABLE, TORCH, TRITON
+from .terms import Axes, Positions
 
 NOTHING = Literal(0.0)
 Operand = tuple[Code, Positions]
@@ -80,24 +85,20 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True)
 class Torch:
-    """Torch text. `size_text` gives the text of a dim's size; `like` is a tensor with the values' dtype and device."""
+    """Torch. `size_text` gives the text of a dim's size; `like` is a tensor with the values' dtype and device."""
 
     size_text: Callable[[str], str]
     like: str
     masked = False
+    METHODS: ClassVar = {
+        Fraction(2): "square",
+        Fraction(1, 2): "sqrt",
+        Fraction(-1, 2): "rsqrt",
+    }  # powers that have one
 
     def align(self, value: Code, own: Positions, target: Positions) -> Code:
         order = tuple(p for p in target if p in own)
-        text = value.at(ATOM)
-        if order != own:
-            if len(own) == 2:
-                text = f"{text}.mT"
-            else:
-                source = ", ".join(str(own.index(p) - len(own)) for p in order)
-                text = f"{text}.movedim(({source}), ({', '.join(str(i - len(own)) for i in range(len(own)))}))"
-        if order == target:
-            return value if order == own else Text(text)
-        return Text(f"{text}[..., {', '.join(':' if p in own else 'None' for p in target)}]")
+        return along_axes(moved(value, own, order), order, target)
 
     def contract(self, groups: list[Operand], bound: int, rank: int) -> Code | None:
         if len(groups) == 1 or rank == 1:
@@ -110,26 +111,22 @@ class Torch:
             if len(free_a) == 1 and len(free_b) == 1 and free_a != free_b:
                 if free_a[0] > free_b[0]:
                     (a, own_a, free_a), (b, own_b, free_b) = (b, own_b, free_b), (a, own_a, free_a)
-                left, right = self.align(a, own_a, (free_a[0], bound)), self.align(b, own_b, (bound, free_b[0]))
-                return Text(f"{left.at(MUL)} @ {right.at(ATOM)}", MUL)
+                return matmul(self.align(a, own_a, (free_a[0], bound)), self.align(b, own_b, (bound, free_b[0])))
             if not set(free_a) - set(free_b) or not set(free_b) - set(free_a):
                 return None
-        letters = "abcdefghijklmnopqrstuvwxyz"
-        inputs = ",".join("..." + "".join(letters[p] for p in own) for _, own in groups)
-        result = "".join(letters[p] for p in range(rank) if p != bound)
-        return Text(f'torch.einsum("{inputs}->...{result}", {", ".join(t.text for t, _ in groups)})')
+        return einsum(groups, tuple(p for p in range(rank) if p != bound))
 
     def sum(self, value: Code, position: int, rank: int) -> Code:
-        return Text(f"{value.at(ATOM)}.sum({position - rank})")
+        return Method(value, "sum", (Literal(position - rank),))
 
     def wide(self, value: Code) -> Code:
-        return Text(f"{value.at(ATOM)}.double()")
+        return Method(value, "double", ())
 
     def wide_sum(self, value: Code, position: int, rank: int) -> Code:
-        return Text(f"{value.at(ATOM)}.sum({position - rank}).to({self.like}.dtype)")
+        return Method(self.sum(value, position, rank), "to", (self._of_like("dtype"),))
 
     def peak(self, value: Code, position: int, rank: int) -> Code:
-        return Text(f"{value.at(ATOM)}.amax({position - rank})")
+        return Method(value, "amax", (Literal(position - rank),))
 
     def mask(self, value: Code, dims: tuple[str, ...], position: int, held: Code = NOTHING) -> Code:
         return value
@@ -138,66 +135,95 @@ class Torch:
         raise NotImplementedError("batch axes have no names: expand the value where it is used")
 
     def power(self, value: Code, n: Fraction, uniform: bool) -> Code:
-        if uniform:
-            return Text(f"{value.at(ATOM)} ** {n if n.denominator == 1 else float(n)}", UNARY)
-        if n == 2:
-            return Text(f"{value.at(ATOM)}.square()")
-        if n == Fraction(1, 2):
-            return Text(f"{value.at(ATOM)}.sqrt()")
-        if n == Fraction(-1, 2):
-            return Text(f"{value.at(ATOM)}.rsqrt()")
-        return Text(f"{value.at(ATOM)} ** {n if n.denominator == 1 else float(n)}", UNARY)
+        if not uniform and n in self.METHODS:
+            return Method(value, self.METHODS[n], ())
+        return Raised(value, Literal(n.numerator if n.denominator == 1 else float(n)))
 
     def repeats(self, name: str) -> bool:
-        return TABLE[name].torch.count("{") > 1
+        return TABLE[name].repeats(TORCH)
 
     def function(self, name: str, value: Code, uniform: bool) -> Code:
-        argument = f"{self.like}.new_tensor({value.text})" if uniform else value.text
-        return Text(in_torch(name, argument))
+        if uniform:
+            value = self.tensor(value)
+        if g := TABLE[name].turned:
+            turned = (
+                value.value if isinstance(value, Negative) and isinstance(value.value, Name) else Negative(Group(value))
+            )
+            return Group(Negative(Function(g, turned, TORCH)))
+        return Function(name, value, TORCH)
+
+    def tensor(self, number: Code) -> Code:
+        """A number as a tensor."""
+        return Method(leaf_code(self.like), "new_tensor", (number,))
 
     def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
         if a_uniform:
-            return Text(f"max({a.text}, {b.text})")
-        other = f"{self.like}.new_tensor({b.text})" if b_uniform else b.text
-        return Text(f"torch.maximum({a.text}, {other})")
+            return call("max", a, b)
+        return call("torch.maximum", a, self.tensor(b) if b_uniform else b)
 
     def eye(self, dim: str) -> Code:
-        return Text(f"torch.eye({self.size_text(dim)}, dtype={self.like}.dtype, device={self.like}.device)")
+        return call("torch.eye", self.size(dim), **self.made_like())
+
+    def made_like(self) -> dict[str, Code]:
+        """What makes a tensor one of the computation."""
+        return {n: self._of_like(n) for n in ("dtype", "device")}
 
     def size(self, dim: str) -> Code:
-        return Text(self.size_text(dim))
+        return leaf_code(self.size_text(dim))
+
+    def _of_like(self, attribute: str) -> Code:
+        return Attribute(leaf_code(self.like), attribute)
 
 
 @dataclass(frozen=True)
-class Asking(Torch):
-    """The same, which keeps what the text is made of beside values: sizes, by their texts, and `like`."""
+class TorchOfChunks(Torch):
+    """Torch where functions have the dtype and the device, and where numbers may be tensors of one entry."""
 
-    asked: set[str] = field(default_factory=set)
+    like: str = ""
+    METHODS: ClassVar = {**Torch.METHODS, Fraction(-1): "reciprocal"}
 
-    def function(self, name: str, value: Code, uniform: bool) -> Code:
-        self._like(uniform)
-        return super().function(name, value, uniform)
+    def tensor(self, number: Code) -> Code:
+        return self.filled(number, 0)
 
-    def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
-        self._like(b_uniform and not a_uniform)
-        return super().maximum(a, b, a_uniform, b_uniform)
+    def filled(self, number: Code, rank: int) -> Code:
+        """A number as a tensor of so many axes."""
+        return call("torch.full", Items((Literal(1),) * rank), number, **self.made_like())
 
-    def wide_sum(self, value: Code, position: int, rank: int) -> Code:
-        self._like(True)
-        return super().wide_sum(value, position, rank)
+    def _of_like(self, attribute: str) -> Code:
+        return Name(attribute)
 
-    def eye(self, dim: str) -> Code:
-        self._like(True)
-        self.asked.add(self.size_text(dim))
-        return super().eye(dim)
 
-    def size(self, dim: str) -> Code:
-        self.asked.add(self.size_text(dim))
-        return super().size(dim)
+def moved(value: Code, own: Axes | Positions, wanted: Axes | Positions) -> Code:
+    """A tensor of torch whose last axes are `own`, with these in another order."""
+    if own == wanted:
+        return value
+    if len(own) == 2:
+        return Attribute(value, "mT")
+    places = (Items(tuple(Literal(n - len(own)) for n in x)) for x in (map(own.index, wanted), range(len(own))))
+    return Method(value, "movedim", tuple(places))
 
-    def _like(self, asked: bool) -> None:
-        if asked:
-            self.asked.add(self.like)
+
+def along_axes(value: Code, own: Axes | Positions, target: Axes | Positions) -> Code:
+    """A tensor of torch, so that it broadcasts over more axes than its own."""
+    return value if own == target else Expanded(value, tuple(p in own for p in target), batched=True)
+
+
+def matmul(left: Code, right: Code) -> Code:
+    return Binary("@", left, atom(right))
+
+
+def einsum(operands: Sequence[tuple[Code, Axes | Positions]], result: Axes | Positions) -> Call:
+    """The sum of the products of operands over all axes that the result hasn't, with any axes before these."""
+    letters = subscripts([own for _, own in operands], result, "...")
+    return call("torch.einsum", Literal(letters), *(x for x, _ in operands))
+
+
+def subscripts(operands: Iterable[Axes | Positions], result: Axes | Positions, batch: str = "") -> str:
+    """What `torch.einsum` is told of the axes of its operands and of its result."""
+    found = list(operands)
+    letters = dict(zip(sorted({a for own in found for a in own}), ascii_lowercase, strict=False))
+    told = [batch + "".join(letters[a] for a in own) for own in (*found, result)]
+    return f"{','.join(told[:-1])}->{told[-1]}"
 
 
 @dataclass(frozen=True)
@@ -258,13 +284,13 @@ class Triton:
         return Power(value, n)
 
     def repeats(self, name: str) -> bool:
-        return TABLE[name].triton.count("{") > 1
+        return TABLE[name].repeats(TRITON)
 
     def function(self, name: str, value: Code, uniform: bool) -> Code:
         return Function(name, value)
 
     def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
-        return call("tl.maximum", a, b, propagate_nan="tl.PropagateNan.ALL")  # as torch.maximum
+        return larger(a, b)
 
     def eye(self, dim: str) -> Code:
         index = leaf_code(self.index_text(dim))
@@ -272,3 +298,8 @@ class Triton:
 
     def size(self, dim: str) -> Code:
         return call("tl.full", shape(), leaf_code(self.size_text(dim)), "tl.float32")
+
+
+def larger(a: Code, b: Code) -> Code:
+    """The larger of two in Triton, as torch.maximum has it."""
+    return call("tl.maximum", a, b, propagate_nan="tl.PropagateNan.ALL")

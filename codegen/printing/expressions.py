@@ -1,7 +1,7 @@
 """Print step-level nodes as statements of torch or Triton, for whoever prints a kernel.
 
     printer = NodePrinter(Torch(size_text, like="S"))
-    lines, results = printer.statements({"o": node}, leaf_text)
+    statements, results = printer.values({"o": node}, leaf_text)
 
 Shared values are computed once (also those that differ only in the names of their axes), and sums of products become
 matrix products in torch. `leaf_text` gives the text of a leaf: a name of a value whose last axes are the leaf's, in
@@ -19,31 +19,20 @@ import mpmath
 import sympy
 
 from ..exact.rationals import Rationals
-from ..ir.code import MUL, Call, Code, Literal, Name, Negative, is_short, leaf_code, starts_with_minus, without_minus
+from ..ir.code import Call, Code, Literal, Name, Negative, is_short, leaf_code, starts_with_minus
 from ..ir.evaluate import evaluate
 from ..ir.expr import Node, identifier, plain_name
 from ..ir.functions import KEEP_ZERO, TABLE
 from .dialects import Dialect, Operand, Torch, Triton
 from .terms import Axes, Positions, Term, Terms, below, storage_order
+from .walk import Walk, summed
 
-__all__ = ["NodePrinter", "Printed", "Torch", "Triton"]
+__all__ = ["NodePrinter", "Torch", "Triton"]
 
 LeafText = Callable[[Node], str | Code]
 ZERO, FINITE, UNKNOWN = range(3)  # what padding holds along one position
+SPREAD = ("add", "mul", "expand")  # operations whose arguments may broadcast over axes that their result hasn't
 LONGEST = 88  # a longer expression is split into statements
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A value, with the leaves, and the names of values before it, that are in it."""
-
-    code: Code
-    leaves: tuple[Node, ...]
-    names: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        return self.code.text
 
 
 class NodePrinter:
@@ -55,21 +44,6 @@ class NodePrinter:
         self.taken = taken if isinstance(taken, set) else set(taken)
         self.numbered: set[str] = set()  # names that say nothing of what they are
 
-    def statements(
-        self,
-        nodes: Mapping[str, Node],
-        leaf_text: LeafText,
-        *,
-        names: Mapping[Node, str] | None = None,
-        orders: Mapping[str, Axes] | None = None,
-        padding: Callable[[Node], int] | None = None,
-        whole: Container[str] = (),
-    ) -> tuple[list[str], dict[str, str]]:
-        """(statements, text of each result). `names` suggests names for inner nodes; `padding` says what a leaf holds
-        beyond its size: ZERO unless given, or FINITE; results in `whole` are full tiles with zeros there (Triton only)."""
-        made, results = self.values(nodes, leaf_text, names=names, orders=orders, padding=padding, whole=whole)
-        return [f"{name} = {x.text}" for name, x in made], {name: x.text for name, x in results.items()}
-
     def values(
         self,
         nodes: Mapping[str, Node],
@@ -79,9 +53,10 @@ class NodePrinter:
         orders: Mapping[str, Axes] | None = None,
         padding: Callable[[Node], int] | None = None,
         whole: Container[str] = (),
-    ) -> tuple[list[tuple[str, Printed]], dict[str, Printed]]:
-        """The same with what each text is made of: ((name, value) of each statement, each result)."""
-        job = _Job(self, leaf_text, padding or (lambda _: ZERO), storage_order(*nodes.values()))
+    ) -> tuple[list[tuple[str, Code]], dict[str, Code]]:
+        """((name, value) of each statement, each result). `names` suggests names for inner nodes; `padding` says what a leaf
+        holds beyond its size: ZERO unless given, or FINITE; results in `whole` are full tiles with zeros there (Triton only)."""
+        job = TermWalk(self, leaf_text, padding or (lambda _: ZERO), storage_order(*nodes.values()))
         uses = {name: job.terms.of(node) for name, node in nodes.items()}
         suggested = {job.terms.of(node)[0]: name for node, name in (names or {}).items() if _printable(node)}
         job.prepare([term for term, _ in uses.values()], suggested)
@@ -89,9 +64,8 @@ class NodePrinter:
         for name, (term, axes) in uses.items():
             target = (orders or {}).get(name, nodes[name].axes)
             places = tuple(target.index(a) for a in axes)
-            text = job.placed(term, places, tuple(range(len(target))), split=False)
-            text = job.whole(text, term, places) if name in whole else text
-            results[name] = job.printed(text, term)
+            value = job.placed(term, places, tuple(range(len(target))), split=False)
+            results[name] = job.whole(value, term, places) if name in whole else value
         return list(job.made.values()), results
 
     def fresh(self, wanted: str | None = None) -> str:
@@ -135,8 +109,8 @@ def _exactly(term: Term) -> Fraction | None:
     return found if isinstance(found, Fraction) else None
 
 
-class _Job:
-    """The state of one call of `statements`."""
+class TermWalk(Walk[Term, Code]):
+    """The walk over the terms of one call of `values`."""
 
     def __init__(
         self, printer: NodePrinter, leaf_text: LeafText, padding: Callable[[Node], int], order: tuple[str, ...]
@@ -144,7 +118,7 @@ class _Job:
         self.printer, self.dialect = printer, printer.dialect
         self.leaf_text, self.leaf_padding = leaf_text, padding
         self.terms = Terms(order)
-        self.made: dict[Term, tuple[str, Printed]] = {}  # statements, in order
+        self.made: dict[Term, tuple[str, Code]] = {}  # statements, in order
         self.done: dict[Term, Code] = {}
         self.named: set[Term] = set()
         self.suggested: dict[Term, str] = {}
@@ -170,14 +144,14 @@ class _Job:
     def value(self, term: Term) -> Code:
         """The text of a term, over its own positions."""
         if term not in self.done:
-            text = self._expression(term)
+            text = self.operation(term)
             self.done[term] = self._name(term, text) if term in self.named else text
         return self.done[term]
 
     def _name(self, term: Term, text: Code) -> Code:
         name = self.printer.fresh(self.suggested.get(term) or self._by_factors(term))
         assert term not in self.made
-        self.made[term] = name, self.printed(text, term)
+        self.made[term] = name, text
         return Name(name)
 
     def _by_factors(self, term: Term) -> str | None:
@@ -188,24 +162,6 @@ class _Job:
         names = [x.id for x in factors if isinstance(x, Name) and "_" not in x.id and x.id not in self.printer.numbered]
         return "_".join(names) if len(names) == len(factors) == 2 else None
 
-    def printed(self, text: Code, term: Term) -> Printed:
-        """The text of a term, with what is in it."""
-        leaves: dict[Node, None] = {}
-        names: dict[str, None] = {}
-        seen, todo = set[Term](), [term]
-        while todo:
-            x = todo.pop()
-            if x in seen or x in self.numbers:
-                continue
-            seen.add(x)
-            if x in self.made:
-                names[self.made[x][0]] = None
-                continue
-            if x.op == "leaf":
-                leaves[x.node] = None
-            todo += [a for a, _ in x.args]
-        return Printed(text, tuple(leaves), tuple(names))
-
     def _atom(self, term: Term) -> Code:
         """A name, a number or something as short, for a text that is used more than once."""
         text = self.value(term)
@@ -215,14 +171,10 @@ class _Job:
 
     def placed(self, term: Term, places: Positions, target: Positions, split: bool = True) -> Code:
         """The text of a term whose own positions lie at `places`, so that it broadcasts over `target`."""
-        if (
-            term.op in ("add", "mul", "expand")
-            and term not in self.done
-            and term not in self.named | self.numbers.keys()
-        ):
-            args = [(arg, tuple(places[p] for p in own)) for arg, own in term.args]
+        if term.op in SPREAD and term not in self.done and term not in self.named | self.numbers.keys():
+            args = tuple((arg, tuple(places[p] for p in own)) for arg, own in term.args)
             local = tuple(p for p in target if p in places)
-            text = self._entrywise(term.op, args, local)
+            text = self.operation(term.placed(args, local))
             if split and text.width > LONGEST and local == places:
                 self.done[term] = text = self._name(term, text)
             return text if self.uniform[term] else self.dialect.align(text, local, target)
@@ -243,60 +195,54 @@ class _Job:
 
     # --- one operation
 
-    def _expression(self, term: Term) -> Code:
-        if term in self.numbers:
-            return self.numbers[term].literal
-        match term.op:
-            case "leaf":
-                return leaf_code(self.leaf_text(term.node))
-            case "size":
-                return self.dialect.size(term.attrs[0])
-            case "eye":
-                return self.dialect.eye(term.dims[0])
-            case "pow":
-                arg = term.args[0][0]
-                n = term.attrs[0]
-                if n == -1:
-                    return Literal(1.0) / self.value(arg)
-                text = self._atom(arg) if self.dialect.masked else self.value(arg)
-                return self.dialect.power(text, n, self.uniform[arg])
-            case "fn":
-                arg = term.args[0][0]
-                repeated = self.dialect.repeats(term.attrs[0])
-                text = self._atom(arg) if repeated else self.value(arg)
-                return self.dialect.function(term.attrs[0], text, self.uniform[arg])
-            case "sum":
-                return self._sum(term)
-            case "peak":
-                return self._peak(term)
-        return self._entrywise(term.op, term.args, term.positions)
+    def operation(self, x: Term) -> Code:
+        return self.numbers[x].literal if x in self.numbers else super().operation(x)
 
-    def _entrywise(self, op: str, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
-        if op == "add":
-            return self._add(args, target)
-        if op == "mul":
-            return self._product(args, target)
-        if op == "max":
-            return self._largest(args, target)
-        ((arg, places),) = args  # expand
-        return self.placed(arg, places, target)
+    def leaf(self, x: Term) -> Code:
+        return leaf_code(self.leaf_text(x.node))
 
-    def _add(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
-        parts = [self.placed(arg, places, target) for arg, places in args]
-        parts.sort(key=starts_with_minus)
-        total = parts[0]
-        for p in parts[1:]:
-            total = total - without_minus(p) if starts_with_minus(p) and p.level >= MUL else total + p
-        return total
+    def number(self, x: Term) -> Code:
+        return self.numbers[x].literal
 
-    def _largest(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
-        """The largest over `target`; of numbers the texts come last, and none of a tile's."""
-        ordered = sorted(args, key=lambda a: self.uniform[a[0]])
-        (first, places), *rest = ordered
-        text, uniform = self.placed(first, places, target), self.uniform[first]
+    def size(self, x: Term) -> Code:
+        return self.dialect.size(x.attrs[0])
+
+    def eye(self, x: Term) -> Code:
+        return self.dialect.eye(x.dims[0])
+
+    def power(self, x: Term) -> Code:
+        arg, n = x.args[0][0], x.attrs[0]
+        if n == -1:
+            return Literal(1.0) / self.value(arg)
+        base = self._atom(arg) if self.dialect.masked else self.value(arg)
+        return self.dialect.power(base, n, self.uniform[arg])
+
+    def function(self, x: Term) -> Code:
+        arg, name = x.args[0][0], x.attrs[0]
+        value = self._atom(arg) if self.dialect.repeats(name) else self.value(arg)
+        return self.dialect.function(name, value, self.uniform[arg])
+
+    def expansion(self, x: Term) -> Code:
+        ((arg, places),) = x.args
+        return self.placed(arg, places, x.positions)
+
+    def sum(self, x: Term) -> Code:
+        parts = [self.placed(arg, places, x.positions) for arg, places in x.args]
+        return summed(sorted(parts, key=starts_with_minus))
+
+    def largest(self, x: Term) -> Code:
+        """The largest over the positions of x; of numbers the texts come last, and none of a tile's."""
+        (first, places), *rest = sorted(x.args, key=lambda a: self.uniform[a[0]])
+        found, uniform = self.placed(first, places, x.positions), self.uniform[first]
         for arg, own in rest:
-            text = self.dialect.maximum(text, self.placed(arg, own, target), uniform, self.uniform[arg])
-        return text
+            found = self.dialect.maximum(found, self.placed(arg, own, x.positions), uniform, self.uniform[arg])
+        return found
+
+    def product(self, x: Term) -> Code:
+        return self._product(x.args, x.positions)
+
+    def other(self, x: Term) -> Code:
+        raise NotImplementedError(f"no printed form of the operation {x.op!r}")
 
     def _product(self, args: Iterable[tuple[Term, Positions]], target: Positions) -> Code:
         """The product over `target`: factors over the same positions first, then ever wider ones."""
@@ -334,7 +280,7 @@ class _Job:
             acc = self.dialect.align(acc, over, target)
         return Negative(acc) if negative else acc
 
-    def _sum(self, term: Term) -> Code:
+    def contraction(self, term: Term) -> Code:
         ((body, places),) = term.args
         bound = term.bound
         assert bound is not None
@@ -367,7 +313,7 @@ class _Job:
             value = self.dialect.mask(value, body.dims, bound)
         return self.dialect.wide_sum(value, bound, len(places))
 
-    def _peak(self, term: Term) -> Code:
+    def peak(self, term: Term) -> Code:
         ((body, places),) = term.args
         assert term.bound is not None
         value = self.value(body)

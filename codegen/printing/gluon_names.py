@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.code import Call, Cast, Code, Function, Load, Name, Power, Text, call, rebuilt
+from ..ir.functions import GLUON
 from ..ir.warp_schedule import Barriers, Buffer, Ring, Tile
 
 STAGES, WARPS, TOGETHER = "STAGES", "WARPS", "TOGETHER"
@@ -56,9 +57,8 @@ def scalar(x: Code) -> Code:
 
 
 def function_of(x: Function | Power, value: Code) -> Code:
-    """A function, or a power, of a value: written as for Triton, by functions that Gluon has as well."""
-    text = replace(x, value=value)
-    return Text(text.text.replace("tl.", "gl."), text.level)
+    """A function, or a power, of a value: as for Triton, by functions that Gluon has as well."""
+    return replace(x, value=value, language=GLUON)
 
 
 def gl_name(name: str) -> str:

@@ -186,9 +186,9 @@ class RolePrinter:
                     found[f"{name}_places"] = None
                 case Product(left=left, right=right):
                     found |= {self.place(y.place): None for y in (left, right) if isinstance(y, Shared)}
-            for n in self.reads(x):
-                if (r := self.s.ring(n)) is not None and not (isinstance(x, Make) and self.role.warps == 1):
-                    found[ring_name(r)] = None
+            if not (isinstance(x, Make) and self.role.warps == 1):
+                read = self.reads(x)
+                found |= {ring_name(r): None for r in self.s.rings if r.name in read}
         return list(found)
 
     def moved(self, steps: Iterable[Step] | None = None) -> list[Ring | Buffer]:

@@ -47,6 +47,19 @@ class Term:
     def positions(self) -> Positions:
         return tuple(range(self.rank))
 
+    def placed(self, args: tuple[tuple[Term, Positions], ...], positions: Positions) -> PlacedTerm:
+        """The same entrywise operation, where its arguments and its own axes lie elsewhere."""
+        return PlacedTerm(self.number, self.op, self.attrs, args, self.dims, self.node, self.bound, positions)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedTerm(Term):
+    over: Positions = ()
+
+    @property
+    def positions(self) -> Positions:
+        return self.over
+
 
 @dataclass
 class Terms:

@@ -1,25 +1,68 @@
-"""Nodes as torch statements: the part of the torch printer that knows no chunks."""
+"""Nodes as statements of torch over values whose axes have names: the part of the torch form's printer that knows no chunks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import sympy
 
+from ..ir.code import (
+    Code,
+    Group,
+    Items,
+    Literal,
+    Name,
+    Negative,
+    Raised,
+    atom,
+    call,
+    leaf_code,
+    product,
+)
 from ..ir.expr import Node, dim_of, factors_of, leaves, walk
-from ..ir.functions import in_torch
+from .dialects import TorchOfChunks, along_axes, einsum, matmul, moved
+from .walk import Walk, summed
 
-Leaf = Callable[[Node], str]
+Leaf = Callable[[Node], str | Code]
+Axes = tuple[str, ...]
+LONGEST = 60  # a longer expression gets a name
+BARE = ("leaf", "const", "number", "size")  # what needs no name
+SIMPLE = ("add", "mul", "pow", "fn", "max")  # what needs none where it is used once
 
 
-class TorchText:
+@dataclass(frozen=True)
+class Factors:
+    """Some of the factors of a contraction, and the axes that they have together."""
+
+    nodes: tuple[Node, ...]
+    axes: frozenset[str]
+
+    @property
+    def order(self) -> Axes:
+        return tuple(sorted(self.axes))
+
+    @property
+    def single(self) -> bool:
+        return len(self.nodes) == 1
+
+
+class TorchText(Walk[Node, Code]):
     """Statements for nodes. Tensors have leading batch axes, then the node's axes in sorted order."""
 
-    def __init__(self, leaf_text: Leaf, lines: list[str], names: dict[Node, str], prefix: str = "t") -> None:
-        self.leaf_text, self.lines, self.names, self.prefix = leaf_text, lines, names, prefix
+    def __init__(
+        self,
+        of_leaf: Leaf,
+        lines: list[str],
+        names: dict[Node, str],
+        prefix: str = "t",
+        dialect: TorchOfChunks | None = None,
+    ) -> None:
+        self.of_leaf, self.lines, self.names, self.prefix = of_leaf, lines, names, prefix
+        self.dialect = dialect or TorchOfChunks(lambda d: f"size_{d}")
         self.uses: Counter[Node] = Counter()
-        self.asked: set[str] = set()  # what texts have beside values: sizes, the dtype and the device
+        self.asked: set[str] = set()  # names that are read
 
     def count(self, roots: Iterable[Node]) -> None:
         for root in roots:
@@ -27,43 +70,33 @@ class TorchText:
             for x in walk(root):
                 self.uses.update(x.args)
 
-    def value(self, x: Node) -> str:
-        """The text of x: a name, or an expression in brackets where it is used once."""
+    def value(self, x: Node) -> Code:
+        """The value of x: a name, or an expression where it is used once."""
         if x not in self.names:
-            text = self.expression(x)
-            if x.op in ("leaf", "const", "number", "size") or (
-                self.uses[x] <= 1 and x.op in ("add", "mul", "pow", "fn", "max") and len(text) < 60
-            ):
-                return text
+            made = self.operation(x)
+            self.asked |= made.names
+            if x.op in BARE or (self.uses[x] <= 1 and x.op in SIMPLE and made.width < LONGEST):
+                return made
             name = self.fresh(x)
-            self.define(name, text)
+            self.define(name, made)
             self.names[x] = name
-        return self.names[x]
+        return Name(self.names[x])
 
     def fresh(self, x: Node) -> str:
         """A name for the value of x."""
         return f"{self.prefix}{len(self.lines)}"
-
-    def size(self, dim: str) -> str:
-        self.asked.add(f"size_{dim}")
-        return f"size_{dim}"
-
-    def like(self) -> str:
-        """What makes a tensor one of the computation."""
-        self.asked |= {"dtype", "device"}
-        return "dtype=dtype, device=device"
 
     def is_name(self, x: Node) -> bool:
         """Is the value of x a name, or that of a leaf with its axes swapped? So is one that was printed."""
         return x in self.names or (x.op == "leaf" and is_sorted_or_transposed(x.attrs[2]) and self.names_leaf(x))
 
     def names_leaf(self, x: Node) -> bool:
-        """Is a leaf's text a name?"""
+        """Is a leaf's value a name?"""
         return True
 
-    def define(self, name: str, text: str) -> None:
-        """A statement that gives a name to a text."""
-        self.lines.append(f"{name} = {text}")
+    def define(self, name: str, value: Code) -> None:
+        """A statement that gives a name to a value."""
+        self.lines.append(f"{name} = {value.text}")
 
     def arguments(self, nodes: Iterable[Node]) -> list[str]:
         """Texts of step-level quantities as tensors, [B, H, T, *axes] where none of the first three need be whole."""
@@ -71,146 +104,123 @@ class TorchText:
         for x in nodes:
             self.count([x])
             number = all(y.attrs[0] == "constant" for y in leaves(x))
-            texts.append(f"torch.full((1, 1, 1), {self.value(x)}, {self.like()})" if number else self.value(x))
+            texts.append((self.dialect.filled(self.value(x), 3) if number else self.value(x)).text)
         return texts
 
-    def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
-        text = self.value(x)
-        if self.is_number(x) or x.axes == axes or not axes:
-            return text
-        if all(a in x.axes for a in axes):
-            return text
-        index = ", ".join(":" if a in x.axes else "None" for a in axes)
-        return f"{self._atom(text)}[..., {index}]"
-
-    def _atom(self, text: str) -> str:
-        return taken_whole(text)
-
-    def expression(self, x: Node) -> str:
-        match x.op:
-            case "leaf":
-                return swapped(self.leaf_text(x), x.attrs[2])
-            case "const":
-                return repr(float(x.attrs[0]))
-            case "number":
-                return repr(float(sympy.N(sympy.sympify(x.attrs[0]), 20)))
-            case "size":
-                return self.size(x.attrs[0])
-            case "eye":
-                return f"torch.eye({self.size(dim_of(x.axes[0]))}, {self.like()})"
-            case "add":
-                return self._sum_text(x)
-            case "mul":
-                return self._product_text(x)
-            case "pow":
-                return self._power_text(x)
-            case "fn":
-                text = self.value(x.args[0])
-                if self.is_number(x.args[0]):
-                    text = self.tensor(text)
-                return in_torch(x.attrs[0], text)
-            case "max":
-                return self._largest(x)
-            case "sum":
-                return self._contraction(x)
-            case "peak":
-                (body,) = x.args
-                return f"{self._atom(self.value(body))}.amax({body.axes.index(x.attrs[0]) - len(body.axes)})"
-            case "expand":
-                return self._expand(x)
-        return self.leaf_text(x)
+    def aligned(self, x: Node, axes: Axes) -> Code:
+        """The value of x, so that it broadcasts over these axes."""
+        value = self.value(x)
+        if self.is_number(x) or not axes or all(a in x.axes for a in axes):
+            return value
+        return along_axes(value, x.axes, axes)
 
     def is_number(self, x: Node) -> bool:
         """Is x the same everywhere, and a number in Python, or a tensor that is only one?"""
         return all(y.op in ("const", "number", "size", "add", "mul", "pow", "fn", "max") for y in walk(x))
 
-    def tensor(self, number: str, rank: int = 0) -> str:
-        """A number as a tensor of so many axes."""
-        return f"torch.full({(1,) * rank}, {number}, {self.like()})"
+    # --- one operation
 
-    def _sum_text(self, x: Node) -> str:
-        out = ""
-        for a in x.args:
-            sign, text = " + ", self.aligned(a, x.axes)
-            if text.startswith("-"):
-                sign, text = " - ", text[1:]
-            out += (sign if out else "-" if sign == " - " else "") + text
-        return f"({out})"
+    def leaf(self, x: Node) -> Code:
+        return sorted_axes(leaf_code(self.of_leaf(x)), x.attrs[2])
 
-    def _largest(self, x: Node) -> str:
+    def number(self, x: Node) -> Code:
+        value = x.attrs[0]
+        return Literal(float(value if x.op == "const" else sympy.N(sympy.sympify(value), 20)))
+
+    def size(self, x: Node) -> Code:
+        return self.dialect.size(x.attrs[0])
+
+    def eye(self, x: Node) -> Code:
+        return self.dialect.eye(dim_of(x.axes[0]))
+
+    def sum(self, x: Node) -> Code:
+        return Group(summed(self.operands(x)))
+
+    def product(self, x: Node) -> Code:
+        first, *others = self.operands(x)
+        if first != Literal(-1.0):
+            return product((first, *others))
+        if len(others) == 1 and isinstance(others[0], Group) and isinstance(others[0].value, Negative):
+            return others[0].value.value
+        return Negative(product(others))
+
+    def operands(self, x: Node) -> list[Code]:
+        """The terms of a sum, or the factors of a product."""
+        return [self.aligned(a, x.axes) for a in x.args]
+
+    def power(self, x: Node) -> Code:
+        (base,), n = x.args, x.attrs[0]
+        if self.is_number(x):
+            return Raised(self.value(base), Literal(float(n)))
+        return self.dialect.power(self.value(base), n, uniform=False)
+
+    def function(self, x: Node) -> Code:
+        return self.dialect.function(x.attrs[0], self.value(x.args[0]), self.is_number(x.args[0]))
+
+    def largest(self, x: Node) -> Code:
         """The largest of tensors, and no less than numbers. Derivatives are printed, so that those of `clamp` don't matter."""
         numbers = [a for a in x.args if not a.axes and all(y.attrs[0] == "constant" for y in leaves(a))]
         tensors = [self.aligned(a, x.axes) for a in x.args if a not in numbers]
         if not tensors:
-            return f"max({', '.join(map(self.value, numbers))})"
-        out = tensors[0]
-        for text in tensors[1:]:
-            out = f"torch.maximum({out}, {text})"
+            return call("max", *map(self.value, numbers))
+        found, *others = tensors
+        for other in others:
+            found = self.dialect.maximum(found, other, False, False)
         for a in numbers:
-            out = f"torch.clamp({out}, min={self.value(a)})"
-        return out
+            found = call("torch.clamp", found, min=self.value(a))
+        return found
 
-    def _product_text(self, x: Node) -> str:
-        parts = [self.aligned(a, x.axes) for a in x.args]
-        if parts[0] == "-1.0":
-            rate = len(parts) == 2 and x.args[1].op == "fn" and x.args[1].attrs[0] == "softplus"
-            if rate and parts[1].startswith("(-") and parts[1].endswith(")"):
-                return parts[1][2:-1]
-            return "-" + " * ".join(parts[1:])
-        return " * ".join(parts)
+    def peak(self, x: Node) -> Code:
+        (body,) = x.args
+        return self.dialect.peak(self.value(body), body.axes.index(x.attrs[0]), len(body.axes))
 
-    def _power_text(self, x: Node) -> str:
-        (base,), n = x.args, x.attrs[0]
-        text = self._atom(self.value(base))
-        if self.is_number(x):
-            return f"{text} ** {float(n)}"
-        special = {-1: "{}.reciprocal()", 2: "{}.square()", 0.5: "{}.sqrt()", -0.5: "{}.rsqrt()"}
-        return special.get(float(n), "{} ** " + str(n.numerator if n.denominator == 1 else float(n))).format(text)
-
-    def _expand(self, x: Node) -> str:
-        shape = ", ".join(self.size(dim_of(a)) if a in x.attrs else "-1" for a in x.axes)
-        count = len(x.axes)
-        text = self.aligned(x.args[0], x.axes)
+    def expansion(self, x: Node) -> Code:
+        shape = (self.dialect.size(dim_of(a)) if a in x.attrs else Literal(-1) for a in x.axes)
+        value = self.aligned(x.args[0], x.axes)
         if self.is_number(x.args[0]):
-            text = self.tensor(text, count)
-        return f"expanded({text}, ({shape},))"
+            value = self.dialect.filled(value, len(x.axes))
+        return call("expanded", value, Items(tuple(shape), closed=True))
 
-    def _contraction(self, x: Node) -> str:
+    def other(self, x: Node) -> Code:
+        return leaf_code(self.of_leaf(x))
+
+    # --- contractions
+
+    def contraction(self, x: Node) -> Code:
         (b,), body = x.attrs, x.args[0]
         mask = next((f for f in factors_of(body) if f.op == "decay_mask" and len(f.axes) == 3), None)
         if mask is not None:
             return self._decayed(b, mask, [f for f in factors_of(body) if f is not mask])
-        groups = [([f], set(f.axes)) for f in factors_of(body)]
+        operands = [(self.joint(g), g.order) for g in self.grouped(body, b)]
+        if len(operands) == 1:
+            ((value, order),) = operands
+            return self.dialect.sum(Group(value), order.index(b), len(order))
+        return self._of_two(operands, x.axes)
+
+    def grouped(self, body: Node, bound: str) -> list[Factors]:
+        """The factors of a contraction as one operand or two: those whose axes others have as well join them."""
+        groups = [Factors((f,), frozenset(f.axes)) for f in factors_of(body)]
         while len(groups) > 1:
-            pair = next(
-                (
-                    (i, j)
-                    for i, (_, a) in enumerate(groups)
-                    for j, (_, c) in enumerate(groups)
-                    if i != j and a <= c and not (len(groups) == 2 and len(a | c) > len(c))
-                ),
-                None,
-            )
+            pairs = ((i, j) for i in range(len(groups)) for j in range(len(groups)) if i != j)
+            pair = next(((i, j) for i, j in pairs if self.joins(groups[i], groups[j], len(groups) == 2, bound)), None)
             if pair is None and len(groups) == 2:
                 break
             i, j = pair or (0, 1)
-            if len(groups) == 2 and groups[i][1] == {b} and len(groups[j][1]) == 2:
-                break  # a vector times a matrix
-            groups[j] = (groups[i][0] + groups[j][0], groups[i][1] | groups[j][1])
+            groups[j] = Factors(groups[i].nodes + groups[j].nodes, groups[i].axes | groups[j].axes)
             del groups[i]
-        texts = []
-        for factors, axes in groups:
-            order = tuple(sorted(axes))
-            if len(factors) == 1:
-                texts.append((self.value(factors[0]), order))
-            else:
-                texts.append((" * ".join(self.aligned(f, order) for f in factors), order))
-        if len(texts) == 1:
-            text, order = texts[0]
-            return f"({text}).sum({order.index(b) - len(order)})"
-        return self._einsum(texts, x.axes)
+        return groups
 
-    def _decayed(self, b: str, mask: Node, factors: list[Node]) -> str:
+    def joins(self, a: Factors, b: Factors, last: bool, bound: str) -> bool:
+        """Do factors join others, which have their axes too? `last`: there are no more, and a vector and a matrix stay two."""
+        return a.axes <= b.axes and not (last and a.axes == {bound} and len(b.axes) == 2)
+
+    def joint(self, group: Factors) -> Code:
+        """The product of factors."""
+        if group.single:
+            return self.value(group.nodes[0])
+        return product(self.aligned(f, group.order) for f in group.nodes)
+
+    def _decayed(self, b: str, mask: Node, factors: list[Node]) -> Code:
         """A contraction with one decay a channel: over the channels, or over the steps that write."""
         row, col, channel = mask.axes
         if b == channel:
@@ -220,51 +230,34 @@ class TorchText:
             right = [f for f in factors if channel in f.axes]
             sides, function = ((row, col), (col, channel)), "channel_apply"
         left = [f for f in factors if f not in right]
-        texts = [
-            " * ".join(self.aligned(f, axes) for f in group) or "1.0"
+        values = [
+            product(self.aligned(f, axes) for f in group) if group else Literal(1.0)
             for group, axes in zip((left, right), sides, strict=True)
         ]
-        decay = self.decay_text(mask)
-        flags = ", ".join(str(a) for a in mask.attrs)
-        return f"{function}({', '.join(texts)}, {decay}, {flags})"
+        return call(function, *values, self.decay_code(mask), *map(Literal, mask.attrs))
 
-    def decay_text(self, mask: Node) -> str:
+    def decay_code(self, mask: Node) -> Code:
         raise NotImplementedError
 
-    def _einsum(self, texts: list[tuple[str, tuple[str, ...]]], out: tuple[str, ...]) -> str:
-        (left, a), (right, c) = texts
+    def _of_two(self, operands: Sequence[tuple[Code, Axes]], out: Axes) -> Code:
+        (left, a), (right, c) = operands
         b = next(iter((set(a) & set(c)) - set(out)))
         if len(a) == len(c) == 2 and len(out) == 2 and len(set(a) & set(c)) == 1:
             if out[0] not in a:
                 left, a, right, c = right, c, left, a
-            left = self._atom(left) + ("" if a == (out[0], b) else ".mT")
-            right = self._atom(right) + ("" if c == (b, out[1]) else ".mT")
-            return f"{left} @ {right}"
-        letters = {x: "abcdefgh"[n] for n, x in enumerate(sorted(set(a) | set(c)))}
-        spec = ",".join("..." + "".join(letters[x] for x in axes) for axes in (a, c))
-        return f'torch.einsum("{spec}->...{"".join(letters[x] for x in out)}", {left}, {right})'
+            return matmul(atom(moved(left, a, (out[0], b))), moved(right, c, (b, out[1])))
+        return einsum(operands, out)
 
 
-def taken_whole(text: str) -> str:
-    """The text of an operand, of which an attribute is taken: in brackets where it has operators outside of any."""
-    depth = 0
-    for c in text:
-        depth += (c in "([{") - (c in ")]}")
-        if depth == 0 and c == " ":
-            return f"({text})"
-    return f"({text})" if text.startswith("-") else text
-
-
-def is_sorted_or_transposed(order: tuple[str, ...]) -> bool:
+def is_sorted_or_transposed(order: Axes) -> bool:
     return len(order) <= 2 or tuple(sorted(order)) == tuple(order)
 
 
-def swapped(text: str, order: tuple[str, ...]) -> str:
+def sorted_axes(value: Code, order: Axes) -> Code:
     """A tensor stored in `order`, with its axes sorted."""
-    if tuple(sorted(order)) == tuple(order):
-        return text
-    text = taken_whole(text)
-    if len(order) == 2:
-        return f"{text}.mT"
-    places = tuple(order.index(a) - len(order) for a in sorted(order))
-    return f"{text}.movedim({places}, {tuple(range(-len(order), 0))})"
+    return moved(value, order, tuple(sorted(order)))
+
+
+def stored(value: Code, order: Axes) -> Code:
+    """A tensor whose axes are sorted, stored in `order`."""
+    return moved(value, tuple(sorted(order)), order)

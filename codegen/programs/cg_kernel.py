@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.code import Code, Literal, Load, Name, call, plus, times, where
+from ..ir.code import Code, Item, Literal, Load, Method, Name, call, plus, times, where
 from ..ir.expr import (
     COL,
     ROW,
@@ -27,7 +27,7 @@ from ..ir.expr import (
 )
 from ..ir.expr import replace as substituted
 from ..ir.kernel_ir import KernelFunction, let
-from ..ir.launch_ir import Expr, Passed, py, ref
+from ..ir.launch_ir import Expr, Passed, of_code, py, ref
 from ..printing.cannot_print import CannotPrint
 from ..printing.code_passes import finished_function, finished_kernel
 from ..printing.kernel_text import kernel_function_text
@@ -453,20 +453,19 @@ class _Solve:
 
         printer = NodePrinter(Torch(lambda d: size_name(d), like="some"), taken=set(RESERVED) | {"some"})
 
-        def leaf_text(x: Node) -> str:
+        def of_leaf(x: Node) -> Code:
             kind, name, _ = x.attrs
             if kind == "constant":
-                return f'constants["{name}"]'
-            return f"{self.name_of(x)}.float()" + (".exp()" if kind.startswith("decay") else "")
+                return Item(Name("constants"), Literal(name))
+            wide = Method(Name(self.name_of(x)), "float", ())
+            return Method(wide, "exp", ()) if kind.startswith("decay") else wide
 
-        made, results = printer.values({"first": s.initial}, leaf_text, orders={"first": s.axes})
+        made, results = printer.values({"first": s.initial}, of_leaf, orders={"first": s.axes})
         if made:
             raise CannotSolve("its initial state takes several statements")
         shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
-        value = results["first"]
-        names = frozenset(self.name_of(x) for x in value.leaves if x.attrs[0] != "constant")
-        text = f"torch.as_tensor({value.text}, dtype=torch.float32, device=some.device).expand(({shape}))"
-        return Expr(text, names)
+        whole = "torch.as_tensor({}, dtype=torch.float32, device=some.device).expand(({}))"
+        return py(whole, of_code(results["first"]), shape)
 
 
 def _given(x: Node) -> str:

@@ -6,12 +6,13 @@ few matrix products over all chunks at once.
 
 from __future__ import annotations
 
-from ..ir.expr import ROW, Node, dim_of, walk
-from ..printing.torch_expressions import TorchText, swapped
+from ..ir.code import Code, Name
+from ..ir.expr import Node, dim_of, walk
+from ..printing.torch_expressions import TorchText, stored
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.torch_form.passes import PassText
-from ..recurrence.torch_form.sweep import INDENT, Streams, SweepText, at_boundary, operation_text
+from ..recurrence.torch_form.sweep import INDENT, Streams, SweepText, at_boundary, from_chunks, operation_of_chunks
 from .graph import Operation
 
 
@@ -73,15 +74,15 @@ class _Fixed(TorchText):
         )
         self.mixes: dict = {}
 
-    def _leaf(self, x: Node) -> str:
+    def _leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_text(x, self, self.streams, self.mixes, self.lines)
+            return operation_of_chunks(x, self, self.streams, self.mixes, self.lines)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return at_boundary(x.attrs[1], 1)
 
-    def decay_text(self, mask: Node) -> str:
-        return self.streams.text(mask.args[0], logged=True)
+    def decay_code(self, mask: Node) -> Code:
+        return Name(self.streams.text(mask.args[0], logged=True))
 
 
 class _Product(TorchText):
@@ -90,17 +91,17 @@ class _Product(TorchText):
     def __init__(self, fixed: _Fixed, vectors: _Vectors, lines: list[str], prefix: str) -> None:
         super().__init__(self._leaf, lines, {}, prefix)
         self.fixed, self.vectors = fixed, vectors
-        self.decay_text = fixed.decay_text  # type: ignore[method-assign]
+        self.decay_code = fixed.decay_code  # type: ignore[method-assign]
 
-    def value(self, x: Node) -> str:
+    def value(self, x: Node) -> Code:
         if x.op in ("const", "number", "size") or self.moves(x):
             return super().value(x)
-        text = self.fixed.value(x)
+        made = self.fixed.value(x)
         if not self.fixed.is_name(x):
-            name = f"{self.fixed.prefix}{len(self.fixed.lines)}"
-            self.fixed.lines.append(f"{name} = {text}")
-            self.fixed.names[x] = text = name
-        return text
+            name = self.fixed.fresh(x)
+            self.fixed.define(name, made)
+            self.fixed.names[x], made = name, Name(name)
+        return made
 
     def moves(self, x: Node) -> bool:
         """Does x depend on the vector?"""
@@ -154,7 +155,7 @@ class _Matrix(PassText):
         arguments = []
         for node in printer.streams.nodes:
             self.text_of.count([node])
-            arguments.append(self.text_of.value(node))
+            arguments.append(self.text_of.value(node).text)
         size = self._size(s)
         firsts = [self.state_name(n) for n in names]
         results = [*(at_boundary(n, 1) for n in names), *(f"{n}_last" for n in names)]
@@ -177,21 +178,16 @@ class _Matrix(PassText):
         results = []
         for x, node in s.chunk.outputs.items():
             name = self.leaves.get("read", x.attrs[1], "y")
-            text = printer.value(node)
-            axes = tuple(sorted({ROW, *x.axes}))
-            if node.axes != axes:
-                index = ", ".join(":" if a in node.axes else "None" for a in axes)
-                text = f"({text})[..., {index}]"
-            results.append(f"{name} = from_chunks({text}, lead, {len(x.axes)})")
+            results.append(f"{name} = {from_chunks(printer.value(node), node, x, self.size_now).text}")
         for node in fixed.streams.nodes:
             self.text_of.count([node])
-        arguments = [self.text_of.value(node) for node in fixed.streams.nodes]
+        arguments = [self.text_of.value(node).text for node in fixed.streams.nodes]
         self.lines += [*fixed.streams.lines(arguments), *fixed_lines]
         lines_ahead: list[str] = []
         inner = TorchText(self.leaf, lines_ahead, {}, "step_")
         inner.count(vectors.nodes)
         ahead = [
-            f"vector_{n + 1} = to_chunks({inner.value(node)}, lead, {self.size_now}, {len(node.axes)})"
+            f"vector_{n + 1} = to_chunks({inner.value(node).text}, lead, {self.size_now}, {len(node.axes)})"
             for n, node in enumerate(vectors.nodes)
         ]
         return [*lines_ahead, *ahead, *lines, *results]
@@ -204,7 +200,7 @@ class _Matrix(PassText):
         (name,) = stage.values
         node, axes = stage.values[name], self.c.step.output_axes[name]
         printer.count([node])
-        result = f"return {swapped(printer.value(node), axes)}"
+        result = f"return {stored(printer.value(node), axes).text}"
         return [*lines, result]
 
     def leaf(self, x: Node) -> str:

@@ -218,7 +218,7 @@ class Kernel:
             padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
             whole=whole,
         )
-        return [let(name, x.code) for name, x in made], {name: x.code for name, x in results.items()}
+        return [let(name, x) for name, x in made], results
 
     def assign(self, results: dict[str, Code]) -> list[Let]:
         """The new states, none of which is set before the last is known."""

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...ir.expr import Node, dim_of, plain_name
-from ...ir.launch_ir import Expr, Set
+from ...ir.launch_ir import Expr, Set, of_code
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter
-from ...printing.expressions import Printed as PrintedNode
 from ..chunkwise.compiled import Compiled
 
 OWN = (
@@ -110,8 +109,5 @@ def printed(
 ) -> tuple[list[Set], dict[str, Expr]]:
     """Nodes in torch: statements, and each result."""
 
-    def read(x: PrintedNode) -> Expr:
-        return Expr(x.text, frozenset([*x.names, *map(names.leaf, x.leaves)]))
-
     made, results = printer.values(nodes, names.leaf, names=suggested, orders=orders)
-    return [Set((name,), read(x)) for name, x in made], {n: read(x) for n, x in results.items()}
+    return [Set((name,), of_code(x)) for name, x in made], {n: of_code(x) for n, x in results.items()}

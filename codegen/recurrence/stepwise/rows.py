@@ -234,7 +234,7 @@ class RowStatements:
             orders=orders,
             padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
         )
-        return [let(name, x.code) for name, x in made], {name: x.code for name, x in results.items()}
+        return [let(name, x) for name, x in made], results
 
     def _row_name(self, kind: str, name: str) -> str:
         return self.k.names.of(f"row of {kind}", f"{name}_row")

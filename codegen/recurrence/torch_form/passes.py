@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ...ir.code import Code, Group, Items, Literal, Method, Name, Text, atom, call
 from ...ir.expr import ROW, Node, dim_of, expand, leaf, plain_name, terms_of, walk
 from ...ir.notation import plain
 from ...ir.step_program import StateVar
-from ...printing.torch_expressions import TorchText, swapped, taken_whole
+from ...printing.torch_expressions import TorchText, stored
+from ...printing.walk import summed
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Accumulate, Map, Plan, Sweep, Unroll
 from ..normal_form.matrix_parameters import outer_product
@@ -131,7 +133,7 @@ class PassText:
         if s.initial is None:
             return f'or_zeros(states.get("{s.name}"), {shape}, dtype, device)'
         given = f'states["{s.name}"].to(dtype)'
-        default = f"{swapped(self.text_of.value(s.initial), s.axes)}"
+        default = stored(self.text_of.value(s.initial), s.axes).text
         default = (
             f"({default}).squeeze(2).expand({shape})"
             if self._per_head(s.initial)
@@ -263,17 +265,15 @@ class PassText:
             return "CHANNEL_CHUNK"
         return "CHUNK"
 
-    def _whole(self, x: Node, axes: tuple[str, ...]) -> str:
+    def _whole(self, x: Node, axes: tuple[str, ...]) -> Code:
         """A step-level node as [B, H, T, *axes], also where it is constant."""
-        text = self.text_of.value(expand(x, axes))
-        if not any(y.op == "leaf" for y in walk(x)):
-            shape = ", ".join(["*lead", *(f"size_{dim_of(a)}" for a in axes)])
-            return (
-                f"torch.full(({shape},), {text}, dtype=dtype, device=device)"
-                if not axes
-                else f"{taken_whole(text)}.expand({shape})"
-            )
-        return text
+        value = self.text_of.value(expand(x, axes))
+        if any(y.op == "leaf" for y in walk(x)):
+            return value
+        shape = (Text("*lead"), *(Name(f"size_{dim_of(a)}") for a in axes))
+        if axes:
+            return Method(value, "expand", shape)
+        return call("torch.full", Items(shape), value, **self.text_of.dialect.made_like())
 
     def _results(self, stage: Map) -> None:
         add = self.lines.append
@@ -286,7 +286,7 @@ class PassText:
             for name, node in stage.values.items():
                 self.text_of.count([node])
                 axes = self.c.step.output_axes[name]
-                text = swapped(self._whole(node, tuple(sorted(axes))), axes)
+                text = stored(self._whole(node, tuple(sorted(axes))), axes).text
                 kind = "dtype" if name in self.c.step.handed else out_type
                 outputs.append(f'"{name}": from_steps({text}, lead, {len(axes)}, {kind})')
             finals = ", ".join(f'"{s.name}": {s.name}_last' for s in self.c.step.states)
@@ -305,7 +305,7 @@ class PassText:
                 add(f'gradients["{v.name}"] = {self._outer([p for p in pairs if p])}.to(given["{v.name}"].dtype)')
                 continue
             self.text_of.count([node])
-            text = swapped(self._whole(node, tuple(sorted(v.axes))), v.axes)
+            text = stored(self._whole(node, tuple(sorted(v.axes))), v.axes).text
             how = "from_steps" if v.per_step else "from_heads"
             add(f'gradients["{v.name}"] = {how}({text}, lead, {len(v.axes)}, given["{v.name}"].dtype)')
         self._initial_gradients()
@@ -315,9 +315,10 @@ class PassText:
     def _outer(self, pairs: list[tuple[Node, Node]]) -> str:
         """The sum over sequences and steps of products of two vectors of each step."""
         self.text_of.count([x for pair in pairs for x in pair])
-        texts = [[f"({self.text_of.value(x)}).expand(*lead, -1)" for x in pair] for pair in pairs]
-        products = [f'torch.einsum("bhti,bhtj->hij", {left}, {right})' for left, right in texts]
-        return products[0] if len(products) == 1 else f"({' + '.join(products)})"
+        spread = (Text("*lead"), Literal(-1))
+        values = [[Method(Group(self.text_of.value(x)), "expand", spread) for x in pair] for pair in pairs]
+        products = [call("torch.einsum", Literal("bhti,bhtj->hij"), left, right) for left, right in values]
+        return atom(summed(products)).text
 
     def _initial_gradients(self) -> None:
         """Gradients of parameters through the spec's own initial states."""
@@ -332,7 +333,7 @@ class PassText:
                 if gradient_name(v) not in program.outputs:
                     continue
                 node = program.outputs[gradient_name(v)]
-                value = swapped(printer.value(node), v.axes)
+                value = stored(printer.value(node), v.axes).text
                 one = "(lead[0], lead[1], 1)"
                 lines.append(
                     f'gradients["{v.name}"] += from_heads({value}, {one}, {len(v.axes)}, gradients["{v.name}"].dtype)'

@@ -79,7 +79,7 @@ class ScanText(PassText):
         """A value of each step, whole: [B, H, T, *axes]."""
         self.text_of.count([x])
         sizes = "".join(f", size_{dim_of(a)}" for a in axes)
-        return f"({self._whole(x, axes)}).expand(*lead{sizes})"
+        return f"({self._whole(x, axes).text}).expand(*lead{sizes})"
 
 
 class StatesText(ScanText):

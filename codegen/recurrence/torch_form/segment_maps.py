@@ -7,14 +7,15 @@ depend on what an earlier one reads, the earlier one is swept in between.
 
 from __future__ import annotations
 
+from ...ir.code import Code, Items, Literal, Name, Text, call
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, walk
-from ...printing.torch_expressions import TorchText, swapped
+from ...printing.torch_expressions import TorchText, stored
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ..chunkwise.segment_maps import Affine, SegmentMap, composed, named, segment_map
 from ..normal_form.form import StateForm
 from .passes import PassText
-from .sweep import INDENT, Called, Chunked, Streams, operation_text, own_arguments
+from .sweep import INDENT, Called, Chunked, Streams, operation_of_chunks, own_arguments
 
 
 def segments_source(c: Compiled) -> str:
@@ -115,7 +116,7 @@ class _States(PassText):
 
     def _map(self, m: SegmentMap, name: str, size: str) -> None:
         """The map of this segment, which `exchange` waits for."""
-        printer = MapText(f"_{name}_chunks", m, self.c.step.dims, self.called)
+        printer = SegmentMapText(f"_{name}_chunks", m, self.c.step.dims, self.called)
         self.sweeps += [
             printer.text(),
             law_text(f"_{name}_composed", m.affine),
@@ -154,7 +155,7 @@ def _pairs_steps(m: SegmentMap) -> bool:
     return any(x.op.startswith("mix_") or {ROW, COL} <= set(x.axes) for x in walk(*nodes))
 
 
-class MapText:
+class SegmentMapText:
     """The function that makes the maps of all chunks at once."""
 
     def __init__(self, name: str, m: SegmentMap, dims: tuple[str, ...], named: Called) -> None:
@@ -174,12 +175,13 @@ class MapText:
         any_stream = self.streams.any()
         results = []
         for x, axes in (*blocks, *local):
-            shape = f"({', '.join(['*lead[:2], count', *(printer.size(dim_of(a)) for a in axes)])})"
+            shape = Items((Text("*lead[:2]"), Name("count"), *(printer.dialect.size(dim_of(a)) for a in axes)))
+            printer.asked |= shape.names
             if x is None or not any(y.op == "leaf" for y in walk(x)):
-                value = "0.0" if x is None else printer.value(expand(x, tuple(sorted(axes))))
+                value = Literal(0.0) if x is None else printer.value(expand(x, tuple(sorted(axes))))
             else:
-                value = swapped(printer.value(expand(x, axes)), axes)
-            results.append(f"over_chunks({value}, {shape}, dtype, device)")
+                value = stored(printer.value(expand(x, axes)), axes)
+            results.append(call("over_chunks", value, shape, "dtype", "device").text)
         ways = "forwards" if self.map.direction > 0 else "backwards"
         names = ", ".join(s.name for s in affine.group)
         doc = f'"""The map of each chunk, {ways} in time, for {names}: linear parts, then local parts."""'
@@ -189,9 +191,9 @@ class MapText:
         body.append(f"return ({', '.join(results)},)")
         return "\n".join([f"def {self.name}({', '.join(head)}):", *(INDENT + x for x in body)])
 
-    def _leaf(self, x: Node) -> str:
+    def _leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_text(x, self.printer, self.streams, self.mixes, self.lines)
+            return operation_of_chunks(x, self.printer, self.streams, self.mixes, self.lines)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return self.printer.value(next(n for d, n in self.map.definitions.items() if d.attrs[1] == x.attrs[1]))
@@ -228,6 +230,6 @@ def _function(
     lines: list[str] = []
     printer = TorchText(lambda x: names[x.attrs[0], x.attrs[1]], lines, {}, "a")
     printer.count([x for x, _ in results])
-    values = [swapped(printer.value(expand(x, axes)), axes) for x, axes in results]
+    values = [stored(printer.value(expand(x, axes)), axes).text for x, axes in results]
     body = [doc, *lines, f"return ({', '.join(values)},)"]
     return "\n".join([f"def {name}({arguments}):", *(INDENT + x for x in body)])

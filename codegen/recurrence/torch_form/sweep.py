@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ...ir.code import Code, Group, Item, Items, Literal, Method, Name, Text, call, leaf_code
 from ...ir.expr import ONE, ROW, Node, expand, leaf, leaves
-from ...printing.torch_expressions import Leaf, TorchText, swapped
+from ...printing.dialects import along_axes
+from ...printing.torch_expressions import Leaf, TorchText, sorted_axes, stored
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Sweep, Unroll
 from ..normal_form.log_decay import log_of
@@ -131,6 +133,11 @@ class Streams:
         return out
 
 
+def of_chunk(x: Code) -> Code:
+    """What belongs to one chunk, of all chunks."""
+    return Item(x, Items((Text(":"), Text(":"), Name("n")), bare=True))
+
+
 def varies(x: Node) -> bool:
     """Has a stream's tensor all axes? One that is made of constants alone may lack those of batches, heads and steps."""
     return any(y.attrs[0] != "constant" for y in leaves(x))
@@ -150,56 +157,57 @@ def _leaves_of(table: dict[str, Node]) -> list[Node]:
     return [leaf("stream", key, (ROW, *node.axes)) for key, node in table.items()]
 
 
-def transition_text(x: Node, transitions: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> str:
+def transition(x: Node, transitions: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> Code:
     """A weight between states that are added to each other; their products are formed once."""
     positions, n, to, of = x.attrs[:4]
     direction = x.attrs[-1]
     key = (positions, n, direction, *x.args)
     if key not in transitions:
         transitions[key] = f"transitions_{len(transitions) + 1}"
-        parts = []
+        parts: list[Code] = []
         for (row, col), value in zip(positions, x.args, strict=True):
-            if value.op == "const":
-                number = repr(float(value.attrs[0]))
-                text = number if row == col and value is ONE else f"{number} * {streams.inside()}"
-                if row == col and value is not ONE:
-                    text += f" + (1.0 - {streams.inside()})"
-            else:
-                text = streams.text(value, fill=1.0 if row == col else 0.0)
-            parts.append(f"(({row}, {col}), {text})")
-        lines.append(
-            f"{transitions[key]} = TransitionMatrices(({', '.join(parts)},), {n}, {direction}, {streams.inside()})"
-        )
-    late = f", {x.attrs[4]}" if x.op in ("mix_mask", "mix_in") else ""
+            parts.append(Items((Items((Literal(row), Literal(col))), _weight(value, row == col, streams))))
+        made = call("TransitionMatrices", Items(tuple(parts), closed=True), n, direction, streams.inside())
+        lines.append(f"{transitions[key]} = {made.text}")
+    late = (Literal(x.attrs[4]),) if x.op in ("mix_mask", "mix_in") else ()
     method = {"mix_mask": "mask", "mix_in": "incoming", "mix_out": "outgoing", "mix_all": "all"}[x.op]
-    return f"{transitions[key]}.{method}({to}, {of}{late})"
+    return Method(Name(transitions[key]), method, (Literal(to), Literal(of), *late))
 
 
-def operation_text(
+def _weight(value: Node, diagonal: bool, streams: Streams) -> Code:
+    """A step's weight of a state in another, or in itself, as it is beyond the sequence's end too."""
+    if value.op != "const":
+        return Name(streams.text(value, fill=1.0 if diagonal else 0.0))
+    number = Literal(float(value.attrs[0]))
+    if diagonal and value is ONE:
+        return number
+    inside = Name(streams.inside())
+    return number * inside + (1.0 - inside) if diagonal else number * inside
+
+
+def operation_of_chunks(
     x: Node, printer: TorchText, streams: Streams, transitions: dict[tuple[Any, ...], str], lines: list[str]
-) -> str:
+) -> Code:
     """One of the operations of chunk programs."""
     if x.op.startswith("mix_"):
-        return transition_text(x, transitions, streams, lines)
+        return transition(x, transitions, streams, lines)
     if x.op == "inverse":
-        channels = "" if len(x.axes) == 2 else ", channels=True"
-        return f"triangular_inverse({printer.value(x.args[0])}, {x.attrs[0]}{channels})"
+        channels = {} if len(x.axes) == 2 else {"channels": Literal(True)}
+        return call("triangular_inverse", printer.value(x.args[0]), Literal(x.attrs[0]), **channels)
     if x.op in ("order_mask", "apart_mask"):
-        return f"{x.op}({streams.size}, {x.attrs[0]}, {x.attrs[1]}, {streams.any()})"
-    g = streams.text(x.args[0], logged=True)
-    dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
-    return f"{x.op}({', '.join([g, *map(str, x.attrs)])}{dim})"
+        return call(x.op, streams.size, *map(Literal, x.attrs), streams.any())
+    dim = {"dim": Literal(-2)} if len(x.args[0].axes) > 1 else {}
+    return call(x.op, streams.text(x.args[0], logged=True), *map(Literal, x.attrs), **dim)
 
 
-def _at_steps(text: str, node: Node, x: Node) -> str:
-    """The text of a chunk's node as that of the quantity x at each of its steps."""
+def from_chunks(value: Code, node: Node, x: Node, size: str = "size") -> Code:
+    """The value of a chunk's node, of so many steps, as that of the quantity x at each step."""
     axes = tuple(sorted({ROW, *x.axes}))
     if node.axes != axes:
-        index = ", ".join(":" if a in node.axes else "None" for a in axes)
-        text = f"({text})[..., {index}]"
+        value = along_axes(Group(value), node.axes, axes)
     if ROW not in node.axes:  # the same at each step of a chunk
-        text += f".expand(-1, -1, -1, {', '.join('size' if a == ROW else '-1' for a in axes)})"
-    return text
+        value = Method(value, "expand", (*[Literal(-1)] * 3, *(Name(size) if a == ROW else Literal(-1) for a in axes)))
+    return call("from_chunks", value, "lead", len(x.axes))
 
 
 class UnrollText:
@@ -218,10 +226,7 @@ class UnrollText:
     def text(self) -> str:
         printer = self.printer
         printer.count([*self.stage.outputs.values(), *self.stage.definitions.values()])
-        results = [
-            f"from_chunks({_at_steps(printer.value(n), n, x)}, lead, {len(x.axes)})"
-            for x, n in self.stage.outputs.items()
-        ]
+        results = [from_chunks(printer.value(n), n, x).text for x, n in self.stage.outputs.items()]
         edges = list(self.at_boundaries.values())
         self.own = own_arguments(printer.asked | self.streams.asked(), self.dims)
         parameters = [*self.streams.parameters(), *edges, *self.own]
@@ -229,9 +234,9 @@ class UnrollText:
         doc = '"""State-adjoint products at each step, from the states at chunk boundaries and their gradients."""'
         return "\n".join([f"def {self.name}({', '.join(parameters)}):", *(INDENT + x for x in (doc, *body))])
 
-    def _leaf(self, x: Node) -> str:
+    def _leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_text(x, self.printer, self.streams, self.transitions, self.lines)
+            return operation_of_chunks(x, self.printer, self.streams, self.transitions, self.lines)
         if x.attrs[0] == "inner":
             return self.printer.value(next(n for d, n in self.stage.definitions.items() if d.attrs[1] == x.attrs[1]))
         return self.streams.text(x) if x.attrs[0] == "stream" else self.at_boundaries[x.attrs[1]]
@@ -240,15 +245,15 @@ class UnrollText:
 class Chunked(TorchText):
     """Statements over all chunks at once."""
 
-    def __init__(self, leaf_text: Leaf, lines: list[str], streams: Streams) -> None:
-        super().__init__(leaf_text, lines, {})
+    def __init__(self, of_leaf: Leaf, lines: list[str], streams: Streams) -> None:
+        super().__init__(of_leaf, lines, {})
         self.streams = streams
 
     def fresh(self, x: Node) -> str:
         return self.streams.fresh.name(stem_of(x))
 
-    def decay_text(self, mask: Node) -> str:
-        return self.streams.text(mask.args[0], logged=True)
+    def decay_code(self, mask: Node) -> Code:
+        return Name(self.streams.text(mask.args[0], logged=True))
 
 
 class SweepText:
@@ -283,11 +288,10 @@ class SweepText:
         lasts = {}
         for name, node in chunk.states.items():
             axes = chunk.state_axes[name]
-            lasts[name] = swapped(self.loop_text.value(expand(node, axes)), axes)
+            lasts[name] = stored(self.loop_text.value(expand(node, axes)), axes).text
         results = []
         for x, node in chunk.outputs.items():
-            text = _at_steps(self.post_text.value(node), node, x)
-            results.append(f"from_chunks({text}, lead, {len(x.axes)})")
+            results.append(from_chunks(self.post_text.value(node), node, x).text)
         count = self.streams.any()
         lines = self.streams.lines() + self.pre
         states = list(chunk.states)
@@ -337,19 +341,19 @@ class SweepText:
     def definition(self, x: Node) -> Node:
         return next(n for d, n in self.s.chunk.definitions.items() if d.attrs[1] == x.attrs[1])
 
-    def _pre_leaf(self, x: Node) -> str:
+    def _pre_leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_text(x, self.pre_text, self.streams, self.transitions, self.pre)
+            return operation_of_chunks(x, self.pre_text, self.streams, self.transitions, self.pre)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return self.pre_text.value(self.definition(x))
 
-    def _loop_leaf(self, x: Node) -> str:
+    def _loop_leaf(self, x: Node) -> str | Code:
         if x.attrs[0] == "state in":
             return x.attrs[1]
         return self.loop_text.value(self.definition(x))
 
-    def _post_leaf(self, x: Node) -> str:
+    def _post_leaf(self, x: Node) -> str | Code:
         if x.attrs[0] == "state in":
             return self.entering.setdefault(x.attrs[1], at_boundary(x.attrs[1], self.s.direction))
         node = self.definition(x)
@@ -363,33 +367,33 @@ class SweepText:
 class _Phase(TorchText):
     """Statements inside or after the loop over chunks; what doesn't depend on the states is computed before it."""
 
-    def __init__(self, sweep: SweepText, leaf_text: Leaf, lines: list[str], prefix: str) -> None:
-        super().__init__(leaf_text, lines, {}, prefix)
+    def __init__(self, sweep: SweepText, of_leaf: Leaf, lines: list[str], prefix: str) -> None:
+        super().__init__(of_leaf, lines, {}, prefix)
         self.sweep = sweep
 
     def fresh(self, x: Node) -> str:
         return self.sweep.streams.fresh.name(stem_of(x))
 
-    def decay_text(self, mask: Node) -> str:
-        text = self.sweep.streams.text(mask.args[0], logged=True)
-        return f"{text}[:, :, n]" if self.prefix == "b" else text
+    def decay_code(self, mask: Node) -> Code:
+        decay = Name(self.sweep.streams.text(mask.args[0], logged=True))
+        return of_chunk(decay) if self.prefix == "b" else decay
 
-    def value(self, x: Node) -> str:
+    def value(self, x: Node) -> Code:
         if self.prefix == "a" or x.op in ("const", "number", "size"):
             return super().value(x)
         if self.sweep.depends(x):
             return super().value(x)
         before, bare = self.sweep.pre_text, self.sweep.bare(x)
-        text = before.value(x)
+        made = before.value(x)
         if not bare and not before.is_name(x):
             name = before.fresh(x)
-            self.sweep.pre.append(f"{name} = {text}")
-            before.names[x] = text = name
+            before.define(name, made)
+            before.names[x], made = name, Name(name)
         if bare or self is self.sweep.post_text:
-            return text
+            return made
         if x in before.names:
-            return f"{text}[:, :, n]"
-        return swapped(f"{before.leaf_text(x)}[:, :, n]", x.attrs[2])
+            return of_chunk(made)
+        return sorted_axes(of_chunk(leaf_code(before.of_leaf(x))), x.attrs[2])
 
     def names_leaf(self, x: Node) -> bool:
         return x.attrs[0] != "inner" or self.is_name(self.sweep.definition(x))

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from chunkform.codegen.ir.evaluate import evaluate_all
-from chunkform.codegen.ir.expr import add, const, dim_of, expand, eye, fn, leaf, leaves, mul, power, total
+from chunkform.codegen.ir.expr import Node, add, const, dim_of, expand, eye, fn, leaf, leaves, mul, power, total
 from chunkform.codegen.printing.expressions import NodePrinter, Torch
+from chunkform.codegen.printing.torch_expressions import TorchText
 from chunkform.codegen.recurrence.oracle import TorchNumbers
 from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.runtime.torch_form.chunks import expanded
 from chunkform.spec.language import catalogue
 
 SIZES = {"d": 3, "e": 4, "m": 3, "n": 4}
@@ -30,12 +32,36 @@ def printed(nodes: dict, env: dict, names: dict | None = None, orders: dict | No
     variables = {f"{kind.replace(' ', '_')}_{name}": x for (kind, name), x in env.items()}
     variables = {n: x if x.dim() else x.item() for n, x in variables.items()}
     printer = NodePrinter(Torch(lambda d: str(SIZES[d]), like="like"), taken=set(variables))
-    lines, results = printer.statements(
-        nodes, lambda x: f"{x.attrs[0].replace(' ', '_')}_{x.attrs[1]}", names=names, orders=orders
-    )
-    scope = {"torch": torch, "like": torch.zeros((), dtype=torch.float64), **variables}
+    made, results = printer.values(nodes, leaf_name, names=names, orders=orders)
+    return run([f"{name} = {x.text}" for name, x in made], {n: x.text for n, x in results.items()}, variables)
+
+
+def leaf_name(x: Node) -> str:
+    return f"{x.attrs[0].replace(' ', '_')}_{x.attrs[1]}"
+
+
+def run(lines: list[str], results: dict[str, str], variables: dict) -> dict:
+    like = torch.zeros((), dtype=torch.float64)
+    scope = {
+        "torch": torch,
+        "like": like,
+        "dtype": like.dtype,
+        "device": like.device,
+        "expanded": expanded,
+        **variables,
+    }
+    scope |= {f"size_{d}": n for d, n in SIZES.items()}
     exec("\n".join(lines), scope)
     return {n: torch.as_tensor(eval(text, scope), dtype=torch.float64) for n, text in results.items()}
+
+
+def printed_by_names(node: Node, env: dict) -> torch.Tensor:
+    """The same by the printer that knows axes by their names, which takes tensors alone."""
+    variables = {leaf_name(leaf(*key)): x for key, x in env.items()}
+    lines: list[str] = []
+    printer = TorchText(leaf_name, lines, {})
+    printer.count([node])
+    return run(lines, {"value": printer.value(node).text}, variables)["value"]
 
 
 def check(nodes: dict, names: dict | None = None) -> None:
@@ -85,14 +111,19 @@ x, y, s, c = leaf("input", "x", ("d",)), leaf("input", "y", ("e",)), leaf("input
 )
 def test_odd_nodes(node) -> None:
     check({"value": node})
+    env = values_of([node])
+    (expected,) = evaluate_all([node], env, TorchNumbers(), SIZES)
+    shape = torch.broadcast_shapes(expected.shape, tuple(SIZES[dim_of(a)] for a in node.axes))
+    found = printed_by_names(node, env)
+    torch.testing.assert_close(found.expand(shape), expected.expand(shape), rtol=1e-12, atol=1e-12)
 
 
 def test_values_that_differ_in_axis_names_only_are_computed_once() -> None:
     read = total(mul(M, leaf("input", "x", ("d'",))), "d'")
     renamed = total(mul(MT, x), "d")
     printer = NodePrinter(Torch(str, like="M"))
-    lines, results = printer.statements({"a": read, "b": renamed}, lambda node: node.attrs[1])
-    assert len(lines) == 1 and results["a"] == results["b"]
+    made, results = printer.values({"a": read, "b": renamed}, lambda node: node.attrs[1])
+    assert len(made) == 1 and results["a"] == results["b"]
 
 
 def test_orders_of_results_can_be_asked_for() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 from ....ir.expr import Node, leaves
 from ....ir.launch_ir import Body, Do, Expr, Function, Set, py, ref
 from ....printing.code_passes import finished_function, finished_kernel
-from ....printing.dialects import Asking
-from ....printing.expressions import NodePrinter
+from ....printing.expressions import NodePrinter, Torch
 from ....printing.kernel_text import kernel_function_text
 from ....printing.launch_text import launch_text
 from ...chunkwise.compiled import Compiled
@@ -83,9 +82,9 @@ def torch_step(c: Compiled) -> Function:
     nodes: dict[str, Node] = {f"next {n}": x for n, x in p.updates.items()}
     nodes |= {f"out {n}": x for n, x in p.outputs.items()}
     orders = {f"next {s.name}": s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
-    asked: set[str] = set()
-    printer = NodePrinter(Asking(lambda d: f"size_{d}", "like", asked), taken=set(names.taken))
+    printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
     made, results = printed(printer, nodes, names, orders, p.names)
+    asked = frozenset[str]().union(*(x.value.names for x in made), *(x.names for x in results.values()))
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
     following = {s.name: names.fresh(f"next_{s.name}") for s in p.states}
     constants = [v for v in p.variables if v.kind == "constant" and ("constant", v.name) in read]

@@ -221,7 +221,7 @@ class _Scan:
             orders={n: (STEP, *order) for n, order in orders.items()},
             padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
         )
-        return [let(n, x.code) for n, x in made], {n: x.code for n, x in values.items()}
+        return [let(n, x) for n, x in made], values
 
     def entering(self) -> list[Statement]:
         """The statement that loads the state that enters, if there is one, at the first step of a tile, zero at the others: so it

@@ -141,10 +141,10 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
         orders=orders,
         padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
     )
-    body += [let(n, value.code) for n, value in made]
+    body += [let(n, value) for n, value in made]
     for r in results:
         parameters.append((Parameter(f"{r.name}_out", optional=r.wanted is not None),))
-        body.append(stored(r, values[r.name].code))
+        body.append(stored(r, values[r.name]))
     sizes = dict.fromkeys(size_name(dim_of(a)) for a in axes)
     function = KernelFunction(
         name,

@@ -49,7 +49,7 @@ class TileLeaves(ChannelDecays):
         self.products = False  # may these be products with the identity?
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
 
-    def _leaf(self, x: Node) -> Value:
+    def leaf(self, x: Node) -> Value:
         kind, name, order = x.attrs
         if kind == "inner":
             return self._inner(x)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 from fractions import Fraction
+from functools import reduce
 
 import sympy
 
@@ -40,6 +41,8 @@ from ....ir.expr import (
 )
 from ....ir.kernel_ir import Let
 from ....printing.cannot_print import CannotPrint
+from ....printing.dialects import larger
+from ....printing.walk import Walk
 from ..plan_passes.roles import STEPS, is_state
 from ..print.axis_names import size_name
 from .arguments import Role
@@ -47,7 +50,7 @@ from .tile_leaves import TileLeaves
 from .tile_values import Value, added_to, running
 
 
-class Tiles(TileLeaves):
+class Tiles(TileLeaves, Walk[Node, Value]):
     """Lowers nodes to statements of a `body`, once each, and collects the kernel's arguments."""
 
     def value(self, x: Node) -> Value:
@@ -57,34 +60,103 @@ class Tiles(TileLeaves):
                 v = self.value(rename(x, {steps[0]: ROW}))
                 self.memo[x] = replaced(v, axes=tuple(steps[0] if a == ROW else a for a in v.axes))
             else:
-                self.memo[x] = self._value(x)
+                self.memo[x] = self.operation(x)
         return self.memo[x]
 
-    def _value(self, x: Node) -> Value:
+    # --- one operation
+
+    def number(self, x: Node) -> Value:
+        value = x.attrs[0]
+        if x.op == "const":
+            return Value(Literal(float(value), Fraction(value)), ())
+        return Value(Literal(float(sympy.N(sympy.sympify(value))), irrational(value)), ())
+
+    def size(self, x: Node) -> Value:  # no tile here need have that axis
+        size = self.argument(size_name(x.attrs[0]), Role.SIZE, "size", x)
+        return Value(call("tl.full", shape(), size, "tl.float32"), ())
+
+    def sum(self, x: Node) -> Value:
+        """A sum. Products on tensor cores are added up where they are made, onto what else there is."""
+        axes = self.ordered(x.axes)
+        args = [self._subtracted(a) for a in x.args]
+        dots = [a for a in args if a not in self.memo and self._is_dot(a) and self.ordered(a.axes) == axes]
+        dots.sort(
+            key=lambda a: not self._in_slices(a.attrs[0])
+        )  # first what can be made where slices of states are read
+        parts = [self.value(a) for a in sorted((a for a in args if a not in dots), key=lambda a: not _over_steps(a))]
+        found: Code | None = None
+        for p in parts:
+            found = added_to(found, p.over(axes))
+        if found is None:
+            total, dots = self.value(dots[0]), dots[1:]
+        elif not dots:
+            return Value(Group(found), axes)
+        elif any(not set(axes) <= set(p.axes) for p in parts):
+            dots, first = dots[1:], self.value(dots[0])
+            return self._onto(Value(Group(plus(found, first.over(axes))), axes), dots, x)
+        else:
+            total = Value(found if len(parts) == 1 else Group(found), axes)
+        return self._onto(total, dots, x)
+
+    def product(self, x: Node) -> Value:
+        return self._product(x.args)
+
+    def power(self, x: Node) -> Value:
+        v, n = self.value(x.args[0]), x.attrs[0]
+        base = v.over(v.axes)
+        if n.denominator == 2 and n.numerator in (1, -1):
+            root = call("tl.sqrt", base)
+            return Value(root if n > 0 else Group(1.0 / root), v.axes)
+        if n.denominator != 1:
+            return Value(Power(base, n, by_logarithm=True), v.axes)
+        product = Group(times(*[base] * abs(n.numerator)))
+        return Value(product if n > 0 else Group(1.0 / product), v.axes)
+
+    def function(self, x: Node) -> Value:
+        v = self.value(x.args[0])
+        return Value(Group(Function(x.attrs[0], v.over(v.axes))), v.axes)
+
+    def largest(self, x: Node) -> Value:
+        """The largest of several, tiles first."""
+        axes = self.ordered(x.axes)
+        found = (self.value(a).over(axes) for a in sorted(x.args, key=lambda a: not a.axes))
+        return Value(Group(reduce(larger, found)), axes)
+
+    def expansion(self, x: Node) -> Value:
+        return self.value(x.args[0])
+
+    def contraction(self, x: Node) -> Value:
+        (bound,), body = x.attrs, x.args[0]
+        factors = factors_of(body)
+        axes = self.ordered(x.axes)
+        note = self.note(x)
+        if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
+            return self.decayed_sum(x, bound, factors)
+        if order_and_sum := running(x):
+            order, summed = order_and_sum
+            inclusive, direction = order.attrs
+            v = self.value(rename(summed, {COL: ROW}))
+            sums = call("summed", v.over(self.ordered(v.axes)), "C", direction > 0, inclusive, "DT")
+            return self.assign("sums", sums, self.ordered(v.axes), note=note)
+        if len(axes) < 2:
+            v = self._product(factors)
+            inside = self.ordered({bound, *axes})
+            total = call("tl.sum", self.until_ends(v.over(inside), body, inside, (bound,)), axis=inside.index(bound))
+            if not self._in_slices(bound):
+                return self.assign(self.wish(x, "sums"), total, axes, note=note)
+            v = self.assign(self.wish(x, "sums"), self.zeros(axes), axes)
+            self.body.append(Let((v.name,), total, "+=", note))
+            return v
+        return self._dot(x)
+
+    def eye(self, x: Node) -> Value:
+        raise CannotPrint(f"{x.op} in {x!r}")
+
+    def peak(self, x: Node) -> Value:
+        raise CannotPrint(f"{x.op} in {x!r}")
+
+    def other(self, x: Node) -> Value:
         match x.op:
-            case "leaf":
-                return self._leaf(x)
-            case "const":
-                c = x.attrs[0]
-                return Value(Literal(float(c), Fraction(c)), ())
-            case "number":
-                n = float(sympy.N(sympy.sympify(x.attrs[0])))
-                return Value(Literal(n, irrational(x.attrs[0])), ())
-            case "size":  # no tile here need have that axis
-                size = self.argument(size_name(x.attrs[0]), Role.SIZE, "size", x)
-                return Value(call("tl.full", shape(), size, "tl.float32"), ())
-            case "add":
-                return self._add(x)
-            case "mul":
-                return self._product(x.args)
-            case "pow":
-                return self._power(x)
-            case "fn" | "max":
-                return self._function(x)
-            case "expand":
-                return self.value(x.args[0])
-            case "sum":
-                return self._sum(x)
             case "order_mask":
                 return Value(where(self._seen(*x.attrs), 1.0, 0.0), (ROW, COL))
             case "apart_mask":
@@ -129,51 +201,6 @@ class Tiles(TileLeaves):
             made = call("decayed_channel_solve", constants, factors, t, step, direction > 0, *edges, "C")
         return self.assign(self.wish(x, "solution"), made, axes, note="a system for each channel")
 
-    def _function(self, x: Node) -> Value:
-        """Of one value, or the largest of several, tiles first."""
-        axes = self.ordered(x.axes)
-        if x.op == "fn":
-            v = self.value(x.args[0])
-            return Value(Group(Function(x.attrs[0], v.over(v.axes))), v.axes)
-        first, *rest = [self.value(a).over(axes) for a in sorted(x.args, key=lambda a: not a.axes)]
-        for other in rest:  # as torch.maximum
-            first = call("tl.maximum", first, other, propagate_nan="tl.PropagateNan.ALL")
-        return Value(Group(first), axes)
-
-    def _power(self, x: Node) -> Value:
-        v, n = self.value(x.args[0]), x.attrs[0]
-        base = v.over(v.axes)
-        if n.denominator == 2 and n.numerator in (1, -1):
-            root = call("tl.sqrt", base)
-            return Value(root if n > 0 else Group(1.0 / root), v.axes)
-        if n.denominator != 1:
-            return Value(Power(base, n, by_logarithm=True), v.axes)
-        product = Group(times(*[base] * abs(n.numerator)))
-        return Value(product if n > 0 else Group(1.0 / product), v.axes)
-
-    def _add(self, x: Node) -> Value:
-        """A sum. Products on tensor cores are added up where they are made, onto what else there is."""
-        axes = self.ordered(x.axes)
-        args = [self._subtracted(a) for a in x.args]
-        dots = [a for a in args if a not in self.memo and self._is_dot(a) and self.ordered(a.axes) == axes]
-        dots.sort(
-            key=lambda a: not self._in_slices(a.attrs[0])
-        )  # first what can be made where slices of states are read
-        parts = [self.value(a) for a in sorted((a for a in args if a not in dots), key=lambda a: not _over_steps(a))]
-        found: Code | None = None
-        for p in parts:
-            found = added_to(found, p.over(axes))
-        if found is None:
-            total, dots = self.value(dots[0]), dots[1:]
-        elif not dots:
-            return Value(Group(found), axes)
-        elif any(not set(axes) <= set(p.axes) for p in parts):
-            dots, first = dots[1:], self.value(dots[0])
-            return self._onto(Value(Group(plus(found, first.over(axes))), axes), dots, x)
-        else:
-            total = Value(found if len(parts) == 1 else Group(found), axes)
-        return self._onto(total, dots, x)
-
     def _onto(self, total: Value, dots: list[Node], x: Node) -> Value:
         for a in dots:
             total = self._dot(a, total, self.wish(x, "added"))
@@ -190,30 +217,6 @@ class Tiles(TileLeaves):
         if plain or any(is_state(f) or self._in_two_parts([f]) for f in factors):
             return x
         return make("sum", (mul(const(-1), *factors),), rest.attrs, rest.axes)
-
-    def _sum(self, x: Node) -> Value:
-        (bound,), body = x.attrs, x.args[0]
-        factors = factors_of(body)
-        axes = self.ordered(x.axes)
-        note = self.note(x)
-        if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
-            return self.decayed_sum(x, bound, factors)
-        if order_and_sum := running(x):
-            order, summed = order_and_sum
-            inclusive, direction = order.attrs
-            v = self.value(rename(summed, {COL: ROW}))
-            sums = call("summed", v.over(self.ordered(v.axes)), "C", direction > 0, inclusive, "DT")
-            return self.assign("sums", sums, self.ordered(v.axes), note=note)
-        if len(axes) < 2:
-            v = self._product(factors)
-            inside = self.ordered({bound, *axes})
-            total = call("tl.sum", self.until_ends(v.over(inside), body, inside, (bound,)), axis=inside.index(bound))
-            if not self._in_slices(bound):
-                return self.assign(self.wish(x, "sums"), total, axes, note=note)
-            v = self.assign(self.wish(x, "sums"), self.zeros(axes), axes)
-            self.body.append(Let((v.name,), total, "+=", note))
-            return v
-        return self._dot(x)
 
 
 def _over_steps(x: Node) -> bool:

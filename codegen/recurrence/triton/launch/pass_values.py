@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ....ir.code import Attribute, Code, Item, Literal, Method, Name, call
 from ....ir.expr import (
     Node,
     dim_of,
@@ -23,10 +24,11 @@ from ....ir.launch_ir import (
     Statement,
     Wanted,
     joined,
+    of_code,
     py,
     ref,
 )
-from ....printing.expressions import NodePrinter, Printed, Torch
+from ....printing.expressions import NodePrinter, Torch
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Plan
 from ...step.adjoint import gradient_name
@@ -66,21 +68,22 @@ class PassValues(OnePass):
         self.initial_gradient = ""
         self.printer = NodePrinter(Torch(lambda d: size_name(d), like="some"), taken=self.names.reserved | {"some"})
 
-    def torch_leaf(self, x: Node) -> Expr:
+    def torch_leaf(self, x: Node) -> Code:
         """A step-level leaf as [B, T, H, *axes] float32 (per head: [H, *axes])."""
         kind, name, _ = x.attrs
         if kind == "constant":
-            return Expr(f'constants["{name}"]')
+            return Item(Name("constants"), Literal(name))
         if kind == "sums":
-            return py("{}.sum(2).mT", ref(self.names(x)))
+            return Attribute(Method(Name(self.names(x)), "sum", (Literal(2),)), "mT")
         if kind == "pairing":
-            return ref(f"{self.names(leaf('state', name))}_state_adjoint")
+            return Name(f"{self.names(leaf('state', name))}_state_adjoint")
         if kind == "cotangent" and name[1:] in {s.name for s in self.c.step.states}:
-            return ref(self.initial_gradient)
-        text = py("{}.float()", ref(self.names(x)))
+            return Name(self.initial_gradient)
+        tensor: Code = Name(self.names(x))
         if kind in ("input", "decay"):
-            text = py("each_head({}, H).float()", ref(self.names(x)))
-        return py("{}.exp()", text) if kind.startswith("decay") else text
+            tensor = call("each_head", tensor, "H")
+        wide = Method(tensor, "float", ())
+        return Method(wide, "exp", ()) if kind.startswith("decay") else wide
 
     def _tensor(self, x: Node) -> str:
         """The name of a leaf's tensor."""
@@ -129,7 +132,7 @@ class PassValues(OnePass):
                         text, letters = self._in_memory(vector), "bthj,hij->bthi" if per_row else "bthi,hij->bthj"
                     self.numbered += 1
                     product = leaf("multiplied", f"product.{self.numbered}", x.axes)
-                    arguments = (Expr(f'"{letters}"'), text, self.torch_leaf(matrix))
+                    arguments = (Expr(f'"{letters}"'), text, of_code(self.torch_leaf(matrix)))
                     statements.append(Call((self.names(product),), "by_matrix", arguments))
                     made[key] = product.attrs[1], set(), statements
                 if key in made:
@@ -156,12 +159,8 @@ class PassValues(OnePass):
         self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]
     ) -> tuple[list[Statement], dict[str, Expr]]:
         """Statements of torch, and the results."""
-        made, results = self.printer.values(nodes, lambda x: self.torch_leaf(x).text, orders=orders)
-
-        def of(x: Printed) -> Expr:
-            return Expr(x.text, frozenset(x.names).union(*(self.torch_leaf(y).names for y in x.leaves)))
-
-        return [Set((name,), of(x)) for name, x in made], {name: of(x) for name, x in results.items()}
+        made, results = self.printer.values(nodes, self.torch_leaf, orders=orders)
+        return [Set((name,), of_code(x)) for name, x in made], {name: of_code(x) for name, x in results.items()}
 
     @contextmanager
     def _apart(self) -> Iterator[list[Statement]]:

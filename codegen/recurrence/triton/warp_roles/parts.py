@@ -19,7 +19,7 @@ from ....ir.code import (
     walk_code,
 )
 from ....ir.expr import Node
-from ....ir.functions import TABLE
+from ....ir.functions import LIBRARIES, TABLE, TRITON
 from ....ir.kernel_ir import Let, Statement, Store, argument_of
 from ....ir.warp_schedule import Arrive, Await, Barriers, Fetch, Make, Put, Ring, Role, Step, Tile
 from ....printing.cannot_print import CannotPrint
@@ -233,7 +233,7 @@ def written(x: Code) -> None:
     for y in walk_code(x):
         names: set[str] = set()
         if isinstance(y, Function):
-            names = {part.partition("(")[0] for part in TABLE[y.name].triton.split("tl.")[1:]}
+            names = {part.partition("(")[0] for part in TABLE[y.name].triton.split(f"{LIBRARIES[TRITON]}.")[1:]}
         elif isinstance(y, Call) and y.function != "float":
             names = {y.function.removeprefix("tl."), *(n for n, _ in y.keywords)}
         if not names <= GLUON:
