@@ -30,9 +30,9 @@ from torch.overrides import TorchFunctionMode
 
 import chunkform
 from chunkform.codegen.checking.accuracy import relative_error
+from chunkform.runtime.op.call import make_call
 from chunkform.runtime.op.passes import backward_pass, forward_pass
 from chunkform.runtime.op.signature import Signature
-from chunkform.runtime.op.torch_library import make_call
 from chunkform.spec.language import find
 
 ROOT = Path(__file__).parent.parent

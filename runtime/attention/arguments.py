@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from ..op.arguments import autocast_dtype, check_dense
+from ..op.backend_choice import is_traced
 from ..op.results import result_type
 from .products import as_dtype
 
@@ -78,6 +79,16 @@ class AttentionSignature:
         """The named tuple of several outputs, and of the log-sum-exp where it is asked for."""
         names = tuple(n for n, *_ in self.outputs)
         return result_type(self.name, (*names, "lse") if lse else names)
+
+    def head_axes(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Where heads are in each tensor that is given."""
+        places = {a.name: a.layout.index("H") for a in self.arguments if a.name in names}
+        return tuple(places[n] for n in names)
+
+    def result_head_axes(self, lse: bool) -> tuple[int, ...]:
+        """Where heads are in each result: outputs, and perhaps the log-sum-exp, which a softmax has."""
+        outputs = [2 if per_position else 1 for _, per_position, _ in self.outputs]
+        return (*outputs, *([1 if self.nodes else 2] if lse and self.normaliser == "softmax" else []))
 
     @property
     def aligned(self) -> bool:
@@ -268,7 +279,7 @@ def _check_tensor(
 def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
     """beta > 0. On a CPU a tensor is looked at in each call, as what shares its memory may have changed it. On a GPU, which has
     to be waited for, once for each version of it; an inference tensor, whose versions aren't counted, once."""
-    if torch.compiler.is_compiling():  # there are no numbers yet
+    if is_traced([value]):  # there may be no numbers yet: torch's library looks at them
         return
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
         value = torch._C._functorch.get_unwrapped(value)

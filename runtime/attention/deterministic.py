@@ -41,6 +41,8 @@ class Call(Protocol):
     def backend(self) -> str: ...
     @property
     def deterministic(self) -> bool: ...
+    @property
+    def lse(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,9 @@ def forward(call: Call, tensors: Sequence[Tensor], computed: Computed) -> list[T
     pieces, found = _pieces(call), list[Tensor]()
     if not pieces:
         return computed(replace(call, needs_backward=False), tensors)[0]
+    axes = s.result_head_axes(call.lse)
     for piece in pieces:
-        one = _call(call, piece, False)
-        shown, _ = computed(one, _own(call, tensors, piece))
-        axes = _head_axes(s)[: len(shown)]
+        shown, _ = computed(_call(call, piece, False), _own(call, tensors, piece))
         if not found:
             for x, axis in zip(shown, axes, strict=True):
                 shape = [at.batch, *x.shape[1:]]
@@ -98,7 +99,7 @@ def forward(call: Call, tensors: Sequence[Tensor], computed: Computed) -> list[T
 
 def backward(
     call: Call,
-    wanted: tuple[bool, ...],
+    needs: frozenset[str],
     tensors: Sequence[Tensor],
     cotangents: Sequence[Tensor | None],
     computed: Computed,
@@ -109,22 +110,15 @@ def backward(
     `computed` and `gradients` are both passes of one piece.
     """
     s, at = call.op.signature, call.at
-    needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
     arguments = [_argument(s, n) for n in call.names]
     sums: list[Tensor | None] = [None] * len(tensors)
+    axes = s.result_head_axes(call.lse)
     for piece in _pieces(call):
         one = _call(call, piece, True)
         own = _own(call, tensors, piece)
-        results, kept = computed(one, own)
-        rest = list(results[len(results) - kept.count :])
-        features = dict(zip(kept.features, rest, strict=False))
-        averages, *rows = rest[len(features) :]
-        lse = rows.pop(0) if kept.lse else None
-        mass = rows.pop(0) if kept.mass else None
-        axes = _head_axes(s)
         incoming = [None if g is None else piece.of_result(g, axis) for g, axis in zip(cotangents, axes, strict=False)]
-        given = dict(zip(call.names, own, strict=True))
-        found = gradients(one, kept.backend, given, features, averages, lse, mass, incoming, needs)
+        saved = computed(one, own)[1]
+        found = gradients(one, dict(zip(call.names, own, strict=True)), saved, incoming, needs)
         for n, (x, a) in enumerate(zip(tensors, arguments, strict=True)):
             g = found.get(a.name)
             if g is None or a.name not in needs:
@@ -151,8 +145,3 @@ def _own(call: Call, tensors: Sequence[Tensor], piece: _Piece) -> list[Tensor]:
 
 def _argument(s: AttentionSignature, name: str) -> AttentionArgument:
     return next(a for a in s.arguments if a.name == name)
-
-
-def _head_axes(s: AttentionSignature) -> list[int]:
-    """Where heads are in outputs, and in the log-sum-exp."""
-    return [*(2 if per_position else 1 for _, per_position, _ in s.outputs), 1 if s.nodes else 2]

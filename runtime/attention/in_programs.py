@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..op.two_passes import Saved
 from . import torch_form
 from .arguments import AttentionSignature, setting_of, temperature
 from .op import AttentionOp
-from .passes import AttentionBackend, Call, Kept, Maps, Moved, backward_pass, forward_pass
+from .passes import AttentionBackend, Call, Maps, Moved
 from .products import as_dtype
-
-ELSEWHERE = "in torch"  # is kept, where kernels can't hold what they were asked for
-SINGLE = ("averages", "lse", "mass")
-FEATURE = "feature "
 
 
 def attention_of(
@@ -40,38 +36,26 @@ def attention_of(
 
 def attended(
     op: AttentionOp, backend: str, given: Mapping[str, Tensor | float]
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Saved]:
     """(outputs, no states, what the backward pass uses), with each step's query over the keys up to it."""
     call, tensors = _call(op, backend, given)
-    found, kept = forward_pass(call, list(tensors.values()))
-    results: list[Any] = list(found)
-    names = [n for n, *_ in op.signature.outputs]
-    made = dict(zip(names, results, strict=False))
-    last = [n for n, has in zip(SINGLE, (True, kept.lse, kept.mass), strict=True) if has]
-    held = results[len(results) - kept.count :]
-    saved = dict(zip([*(FEATURE + n for n in kept.features), *last], held, strict=True))
-    if kept.backend != backend:
-        saved[ELSEWHERE] = held[0].new_empty(0)
-    return made, {}, saved
+    results, saved = call.forward([*tensors.values()])
+    return dict(zip((n for n, *_ in op.signature.outputs), results, strict=False)), {}, saved or {}
 
 
 def attended_backward(
     op: AttentionOp,
     backend: str,
     given: Mapping[str, Tensor | float],
-    saved: Mapping[str, Tensor],
+    saved: Saved,
     cotangents: Mapping[str, Tensor | None],
     needs: frozenset[str],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """(gradients of what was given, of no states)."""
     call, tensors = _call(op, backend, given)
-    features = tuple(n.removeprefix(FEATURE) for n in saved if n.startswith(FEATURE))
-    kept = Kept("torch" if ELSEWHERE in saved else backend, features, "lse" in saved, "mass" in saved)
-    held = [saved[FEATURE + n] for n in features] + [saved[n] for n in SINGLE if n in saved]
     incoming = [cotangents.get(n) for n, *_ in op.signature.outputs]
     incoming = [x if x is None else as_dtype(x, call.at.low) for x in incoming]
-    wanted = tuple(n in needs for n in tensors)
-    found, _ = backward_pass(call, kept, wanted, [*tensors.values(), *held, *incoming])
+    found = call.backward([*tensors.values()], saved, incoming, [n in needs for n in tensors])
     return {n: x for n, x in zip(tensors, found, strict=True) if x is not None}, {}
 
 

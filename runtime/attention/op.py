@@ -10,7 +10,7 @@ Here is what all attentions share. A backend computes, for features [B, H, T, wi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -24,17 +24,18 @@ from ..launch.replay import layouts
 from ..op import debugging
 from ..op.about import about
 from ..op.arguments import autocast_dtype
+from ..op.autograd import apply
 from ..op.backend_choice import is_traced
 from ..op.forward_mode import is_on, refuse_tangents
 from ..op.naming import named
+from ..op.torch_library import Registered, register
 from .arguments import AttentionSignature, Setting, check_positive, checked, temperature
 from .deterministic import goes_apart
-from .passes import REMEMBERED, AttentionBackend, Call, Known, Maps, Moved, Run, chosen, forward_kept
+from .passes import REMEMBERED, AttentionBackend, Call, Known, Maps, Moved, chosen
+from .traced import InLibrary
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-    from .torch_library import Registered
 
 P = ParamSpec("P")
 
@@ -55,9 +56,7 @@ class AttentionOp:
 
     def __post_init__(self, module: str) -> None:
         if module:
-            from .torch_library import register
-
-            object.__setattr__(self, "registered", register(module.rpartition(".")[2], self))
+            object.__setattr__(self, "registered", register(module.rpartition(".")[2], InLibrary(self)))
 
     def __call__(
         self,
@@ -85,11 +84,13 @@ class AttentionOp:
             from .ring import ring_attention
 
             return ring_attention(self, given, context_parallel, causal, output_lse)
+        if self.registered is not None and is_traced([*given.values()]):
+            return self._traced(given, causal, output_lse, backend, deterministic)
         known = self._known(given, causal, output_lse, backend, deterministic)
         for n in known.temperatures:
             check_positive(s, n, given[n])
         try:
-            results = _results(known.call, self._tensors(known, given))
+            results = apply(known.call, self._tensors(known, given))
         except (ZeroDivisionError, OverflowError) as error:  # numbers of Python's, which constants are
             said = ", ".join(f"{n} = {x!r}" for n, x in known.call.constants.items())
             raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
@@ -109,7 +110,9 @@ class AttentionOp:
         """The same as one call in torch's library."""
         assert self.registered is not None
         known = self._check(given, causal, output_lse, backend, deterministic)
-        results = self.registered(known.call, self._tensors(known, given))
+        call = known.call
+        options = call.at.causal, call.backend, call.free, call.deterministic, call.needs_backward
+        results = self.registered(self._tensors(known, given), None, call.constants, options)
         results = results[: len(self.signature.outputs) + bool(output_lse)]
         return results[0] if len(results) == 1 else self.signature.result(output_lse)(*results)
 
@@ -190,17 +193,3 @@ class AttentionOp:
 def _outside_of_graphs(op: AttentionOp, *arguments: object) -> Any:
     """A call within a compiled function, which breaks its graph: the kernels are launched as ever."""
     return torch.compiler.disable(op)(*arguments)  # here, since it loads torch's compiler
-
-
-def _results(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Outputs, and the log-sum-exp where it is wanted, with gradients."""
-    if torch._C._are_functorch_transforms_active():
-        from .transforms import Functional
-
-        return Functional.apply(call, *tensors)
-    if call.needs_backward:
-        return Run.apply(call, *tensors)
-    return forward_kept(call, tensors)[0]
-
-
-# --- averages and outputs -----------------------------------------------------------------------------------------------

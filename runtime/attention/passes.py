@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 import os
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from chunkform.errors import ArgumentError, BackendError
 
-from ..launch.replay import replayed
-from ..op.arguments import autocast_dtype
-from ..op.autograd import no_second
-from ..op.forward_mode import no_jvp, refuse_tangents
+from ..op.arguments import no_autocast
+from ..op.two_passes import Flat, Saved
 from .arguments import WIDEST, AttentionArgument, AttentionSignature, Setting
 from .deterministic import backward as backward_apart
 from .deterministic import forward as forward_apart
@@ -84,7 +78,7 @@ class Attention(Protocol):
 
 @dataclass(eq=False)
 class Call:
-    """What a call says beside its tensors, which are in the order of `names`.
+    """What a call says beside its tensors, which are in the order of `names`; and its passes, as `TwoPasses` has them.
 
     free: may the torch form do what the kernels can't hold? lse: is the log-sum-exp wanted?
     """
@@ -100,19 +94,43 @@ class Call:
     replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
     deterministic: bool = False  # do a sequence's bits depend on nothing else in the call?
 
-
-@dataclass(frozen=True)
-class Kept:
-    """What a forward pass keeps, in order: features, averages, and a row's log-sum-exp and mass where it has them."""
-
-    backend: str
-    features: tuple[str, ...]
-    lse: bool
-    mass: bool
+    starts: ClassVar[Tensor | None] = None
+    overwrites: ClassVar[bool] = False
 
     @property
-    def count(self) -> int:
-        return len(self.features) + 1 + self.lse + self.mass
+    def name(self) -> str:
+        return self.op.signature.name
+
+    @property
+    def head_axes(self) -> tuple[int, ...]:
+        return self.op.signature.head_axes(self.names)
+
+    @property
+    def result_head_axes(self) -> tuple[int, ...]:
+        """Of outputs, and of the log-sum-exp where it is wanted."""
+        return self.op.signature.result_head_axes(self.lse)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.op.signature.outputs)
+
+    @property
+    def owner(self) -> tuple[Hashable, ...]:
+        return id(self.op), self.backend, self.at.causal
+
+    def forward(self, tensors: Flat, keep: bool = True) -> tuple[list[Tensor], Saved | None]:
+        return forward_pass(self if keep else replace(self, needs_backward=False, replays=None), tensors)
+
+    def backward(
+        self, tensors: Flat, saved: Saved | None, cotangents: Flat, wanted: Sequence[bool]
+    ) -> list[Tensor | None]:
+        return backward_pass(self, tensors, saved, cotangents, wanted)
+
+    def batched(self, size: int) -> Call:
+        return replace(self, at=replace(self.at, heads=self.at.heads * max(size, 1)), replays=None)
+
+    def starting(self, starts: Tensor) -> Call:
+        return self
 
 
 @dataclass(eq=False)
@@ -125,33 +143,22 @@ class Known:
     temperatures: tuple[str, ...]
 
 
-def forward_kept(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Kept]:
-    """Results, followed by what is kept for the backward pass, where there is one."""
-    return replayed(call.replays, "forward", tensors, functools.partial(forward_pass, call), owner(call))
+ELSEWHERE = "in torch"  # is among what is kept, where kernels couldn't hold what they were asked for
+FEATURE = "feature "
 
 
-def owner(call: Call, *others: object) -> tuple[Hashable, ...]:
-    """What passes depend on that launch the same kernels, beside tensors."""
-    return id(call.op), call.backend, call.needs_backward, call.at.causal, *others
+def forward_pass(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | None]:
+    """Results, and what is kept, computed in the dtypes in which tensors are given.
 
-
-def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
-    """Results, and what is kept, computed in the dtypes in which tensors are given."""
+    Kept are features, averages [B, T, H, E], and a row's log-sum-exp and mass where it has them.
+    """
     with no_autocast(call.at.device):
-        if goes_apart(call):  # which keeps nothing, in the place of the averages
-            nothing = [torch.empty(0, device=call.at.device)] if call.needs_backward else []
-            return [*forward_apart(call, tensors, forward_results), *nothing], Kept(call.backend, (), False, False)
+        if goes_apart(call):  # which keeps nothing
+            return forward_apart(call, tensors, forward_results), None
         return forward_results(call, tensors)
 
 
-def no_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
-    if autocast_dtype(device.type) is None:
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, enabled=False)
-
-
-def forward_results(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
+def forward_results(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | None]:
     op, at, s = call.op, call.at, call.op.signature
     given: Any = dict(zip(call.names, tensors, strict=True))
     features, backend = features_of(call, given)
@@ -167,11 +174,14 @@ def forward_results(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[
     shown: list[Any] = [as_output(s, n, outputs[n], per_position, dims, at) for n, per_position, dims in s.outputs]
     if call.lse and lse is not None:
         total = torch.where(lse == -math.inf, lse, lse + at.spread(features["row"])) if "row" in features else lse
-        shown.append(total if s.nodes else total.transpose(1, 2))
-    kept = Kept(backend, tuple(features), lse is not None, mass is not None)
-    if call.needs_backward:
-        shown += [*features.values(), averages, *(x for x in (lse, mass) if x is not None)]
-    return shown, kept
+        shown.append(total.view_as(total) if s.nodes else total.transpose(1, 2))
+    if not call.needs_backward:
+        return shown, None
+    saved: Saved = {FEATURE + n: x for n, x in features.items()} | {"averages": averages.transpose(1, 2)}
+    saved |= {n: x for n, x in (("lse", lse), ("mass", mass)) if x is not None}
+    if backend != call.backend:
+        saved[ELSEWHERE] = None
+    return shown, saved
 
 
 def features_of(call: Call, given: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
@@ -186,95 +196,34 @@ def features_of(call: Call, given: dict[str, Tensor]) -> tuple[dict[str, Tensor]
     return features, backend
 
 
-class Run(torch.autograd.Function):
-    """Both passes of an attention. Second derivatives are refused."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, call: Call, *tensors: Tensor) -> tuple[Tensor | None, ...]:
-        results, kept = forward_kept(call, tensors)
-        count = len(results) - (kept.count if call.needs_backward else 0)
-        ctx.call, ctx.kept = call, kept
-        ctx.save_for_backward(*tensors, *results[count:])
-        ctx.set_materialize_grads(False)
-        # Views of what was made here couldn't be changed in place. What is saved can't, and a version that they share tells.
-        return tuple(x.detach() for x in results[:count])
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        call, wanted = ctx.call, tuple(ctx.needs_input_grad[1:])
-        tensors = (*ctx.saved_tensors, *cotangents)
-        refuse_tangents(call.op.signature.name, tensors)
-        key = (ctx.kept, wanted, _laid_out(tensors))
-        with torch.no_grad():
-            run = functools.partial(backward_pass, call, ctx.kept, wanted)
-            found, _ = replayed(call.replays, key, tensors, run, owner(call, ctx.kept, wanted))
-        if torch.is_grad_enabled():  # create_graph=True
-            present = [k for k, g in enumerate(found) if g is not None]
-            given = tensors[: len(call.names)]
-            name = call.op.signature.name
-            guarded = _NoSecond.apply(name, len(present), *(found[k] for k in present), *given, *cotangents)
-            for k, g in zip(present, guarded, strict=True):
-                found[k] = g
-        return None, *found
-
-    @staticmethod
-    def jvp(ctx: FunctionCtx, *_: object) -> NoReturn:
-        raise no_jvp(ctx.call.op.signature.name)
-
-
 def backward_pass(
-    call: Call, kept: Kept, wanted: tuple[bool, ...], flat: Sequence[Tensor | None]
-) -> tuple[list[Tensor | None], None]:
-    """The gradients of arguments, None where not `wanted`, from arguments, what was kept, and cotangents."""
-    rest: Any = list(flat)
-    given, rest = dict(zip(call.names, rest, strict=False)), rest[len(call.names) :]
-    features, rest = dict(zip(kept.features, rest, strict=False)), rest[len(kept.features) :]
-    averages = rest.pop(0)
-    lse = rest.pop(0) if kept.lse else None
-    mass = rest.pop(0) if kept.mass else None
+    call: Call, tensors: Flat, saved: Saved | None, cotangents: Flat, wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of arguments, None where not `wanted`. Features that aren't among what was saved are made again."""
+    given: Any = dict(zip(call.names, tensors, strict=True))
     needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
-    if goes_apart(call):
-        with no_autocast(call.at.device):
-            return backward_apart(call, wanted, list(given.values()), rest, forward_results, gradients_of), None
     with no_autocast(call.at.device):
-        found = gradients_of(call, kept.backend, given, features, averages, lse, mass, rest, needs)
-    return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()], None
-
-
-def _laid_out(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...]:
-    """`layouts`, where nobody asks for gradients: views that were kept may need them or not."""
-    return tuple(
-        [None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, type(x)) for x in tensors]
-    )
-
-
-class _NoSecond(torch.autograd.Function):
-    """Passes gradients through, and refuses to be differentiated."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, name: str, count: int, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-        ctx.name = name
-        return tuple(x.view_as(x) for x in tensors[:count] if x is not None)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *_: object) -> NoReturn:
-        raise no_second(ctx.name)
+        if goes_apart(call):
+            return backward_apart(call, needs, tensors, cotangents, forward_results, gradients_of)
+        if saved is None:
+            saved = forward_results(replace(call, needs_backward=True), tensors)[1]
+            assert saved is not None
+        found = gradients_of(call, given, saved, cotangents, needs)
+    return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()]
 
 
 def gradients_of(
-    call: Call,
-    backend: str,
-    given: dict[str, Tensor],
-    features: dict[str, Tensor],
-    averages: Tensor,
-    lse: Tensor | None,
-    mass: Tensor | None,
-    incoming: Sequence[Tensor | None],
-    needs: frozenset[str],
+    call: Call, given: dict[str, Tensor], saved: Saved, incoming: Flat, needs: frozenset[str]
 ) -> dict[str, Tensor]:
     """The gradient of each argument, in the layout in which it was given."""
     op, at, constants = call.op, call.at, call.constants
     s = op.signature
+    kept: Any = saved
+    averages, lse, mass = kept["averages"].transpose(1, 2), kept.get("lse"), kept.get("mass")
+    features = {n.removeprefix(FEATURE): x for n, x in kept.items() if n.startswith(FEATURE)}
+    backend = "torch" if ELSEWHERE in kept else call.backend
+    if not features:
+        features, backend = features_of(call, given)
     dlse = incoming[len(s.outputs)] if len(incoming) > len(s.outputs) else None
     cotangents = {}
     for (name, per_position, dims), g in zip(s.outputs, incoming, strict=False):

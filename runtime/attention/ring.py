@@ -21,11 +21,12 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, ChunkformError
 
+from ..op.autograd import Run
 from ..parallel.agreement import Facts, agreed
 from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
 from .arguments import WIDEST, Setting, checked
-from .passes import Attention, AttentionBackend, Call, Run, chosen
+from .passes import Attention, AttentionBackend, Call, chosen
 
 Features = dict[str, Tensor]
 Span = tuple[int, int]  # steps of the whole sequence

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from chunkform.errors import ArgumentError
 
 from ..attention.arguments import AttentionSignature
-from ..attention.passes import no_autocast
+from ..op.arguments import no_autocast
 from ..op.op import Argument, Signature
 from ..op.signature import States
 

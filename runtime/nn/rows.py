@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..attention.passes import no_autocast
+from ..op.arguments import no_autocast
 
 UNIT_EPS = 1e-6
 WIDEST = 512  # a wider row would leave a program one of a few, and each leaves a sum for the weight's gradient

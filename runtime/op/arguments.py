@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -165,6 +167,13 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
     if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
         return torch.get_autocast_dtype(device_type)
     return None
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
+    if autocast_dtype(device.type) is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def states_of(signature: Signature, initial: object) -> list[Tensor | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,3 +55,40 @@ class Call:
 def is_empty(tensors: Iterable[Tensor | None]) -> bool:
     """Is there nothing to do for a call with these arguments? Widths are at least 1, so that sequences, steps or heads are 0."""
     return any(x is not None and 0 in x.shape for x in tensors)
+
+
+def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of outputs, and of final states."""
+    kind = given[signature.leading.name].dtype
+    return kind, torch.promote_types(kind, torch.float32)
+
+
+def computed_in(
+    signature: Signature, name: str, precision: str, tensors: Sequence[Tensor | None]
+) -> torch.dtype | None:
+    """What the op casts a call's arguments to; None where they stay."""
+    if precision == "default":
+        return None
+    kind = result_types(signature, {a.name: x for a, x in zip(signature.tensors, tensors)})[0]
+    if precision == "high":
+        widest = torch.float64 if name == "torch" else torch.float32
+        return None if torch.promote_types(kind, widest) == kind else widest
+    return torch.bfloat16 if name != "torch" and kind == torch.float32 else None
+
+
+def make_call(
+    signature: Signature,
+    backends: dict[str, Backend],
+    name: str,
+    constants: dict[str, float],
+    heads: int,
+    packed: Packed | None,
+    precision: str,
+    tensors: Sequence[Tensor | None],
+    deterministic: bool = False,
+) -> Call:
+    """A call of a backend."""
+    computed = computed_in(signature, name, precision, tensors)
+    call = Call(signature, backends[name], constants, heads, packed, computed=computed, plain=backends["torch"])
+    call.deterministic, call.one_by_one = deterministic, deterministic and name == "torch"
+    return call

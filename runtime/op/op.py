@@ -20,17 +20,19 @@ from .about import about
 from .arguments import FLOATS, Checked, autocast_dtype, check_call, check_flag, one_of, states_of
 from .autograd import apply
 from .backend_choice import chosen_backend, interprets, is_traced
-from .call import Call, is_empty
+from .call import Call, is_empty, make_call
 from .chunk_replay import call_by_chunks, step_by_chunks
 from .decode import Step
 from .drafts import commit, draft
 from .forward_mode import is_on, refuse_tangents
 from .naming import named
+from .passes import Passes
 from .pools import call_in_pool, step_in_pool
 from .prefixes import with_prefixes
 from .results import Public, Results
 from .signature import Argument, Backend, Signature, States
-from .torch_library import Registered, make_call, register
+from .torch_library import Registered, register
+from .traced import InLibrary
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -70,7 +72,7 @@ class Op:
     def __post_init__(self) -> None:
         if self.module:
             name = self.module.rpartition(".")[2]
-            object.__setattr__(self, "registered", register(name, self.signature, self.backends))
+            object.__setattr__(self, "registered", register(name, InLibrary(self.signature, self.backends)))
 
     def __call__(
         self,
@@ -157,22 +159,22 @@ class Op:
             called = c.backend, c.constants, c.sizes["H"], None, precision, tensors, deterministic
             call = make_call(self.signature, self.backends, *called)
             call.recompute, call.finals = recompute, finals
-            call.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+            call.needs_backward = _wants_gradients(tensors)
             if "replays" in call.backend.features and not is_empty(tensors):
                 call.replays = {}
             known.call = call
         if starts is not None:
             call = replace(call, packed=packed_of(self.signature.name, starts, known.checked.sizes["T"]))
-        return apply(call, tensors)
+        return apply(Passes(call), tensors)
 
     def _traced(
-        self, known: Known, tensors: Sequence[object], starts: object, options: tuple[object, ...]
+        self, known: Known, tensors: list[Tensor | None], starts: Tensor | None, options: tuple[Any, ...]
     ) -> Sequence[Tensor]:
         assert self.registered is not None
         precision, _, recompute, *_, deterministic = options
-        c = known.checked
-        more = c.backend, precision, recompute != "always", deterministic
-        return self.registered(tensors, starts, c.constants, c.sizes["H"], *more)
+        c, keep = known.checked, recompute != "always" and _wants_gradients(tensors)
+        more = c.sizes["H"], c.backend, precision, keep, deterministic
+        return self.registered(tensors, starts, c.constants, more)
 
     def _known(
         self,
@@ -247,6 +249,10 @@ def served_step(op: Op, plain: Public, arguments: tuple[object, ...], options: d
     if options.get("deterministic") == "chunk":
         return step_by_chunks(op.step, op.public, plain, arguments, options)
     return step_in_pool(op.step, plain, arguments, options)
+
+
+def _wants_gradients(tensors: Sequence[Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def _stored(state: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:

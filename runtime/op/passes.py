@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..launch.fixed_split import split_by_length
-from .call import Call
+from ..launch.varlen import Packed
+from .arguments import no_autocast
+from .call import Call, result_types
 from .deterministic import OneByOne
 from .fits import fitted, made_at, mark, unmarked
 from .signature import OVERWRITE, Signature
@@ -43,7 +43,7 @@ def _forward(call: Call, level: int, given: Tensors, states: Maybe) -> tuple[Ten
     """A forward pass at one level (`fits.py`)."""
     own, first = arguments_of(call, given), _states(call, states)
     passes: Any = OneByOne(call.signature, call.backend) if call.one_by_one else call.backend
-    with _no_autocast(given), split_by_length(call.deterministic):
+    with no_autocast(device_of(given)), split_by_length(call.deterministic):
         outputs, finals, saved = passes.forward(own, first, call.constants, **_forward_options(call))
     if own is not given:
         kind, wide = result_types(call.signature, given)
@@ -90,7 +90,7 @@ def _backward(
     if call.computed is not None:
         cotangents = {n: _cast(g, call.computed) for n, g in cotangents.items()}
         final_cotangents = _states(call, final_cotangents)
-    with _no_autocast(given), split_by_length(call.deterministic):
+    with no_autocast(device_of(given)), split_by_length(call.deterministic):
         if call.one_by_one:
             options = _forward_options(call, again=True)
             options.pop("packed", None)
@@ -111,7 +111,7 @@ def saved_again(call: Call, given: Tensors, states: Maybe) -> Tensors:
 
     def run(call: Call, level: int) -> Tensors:
         own, first = arguments_of(call, given), _states(call, states)
-        with _no_autocast(given), split_by_length(call.deterministic):
+        with no_autocast(device_of(given)), split_by_length(call.deterministic):
             return mark(_saved(call, own, first), level)
 
     return fitted(call.over(given), given, "backward", run)
@@ -159,6 +159,79 @@ def backward_pass(
     return [found.get(n) if w else None for n, w in zip(s.names, wanted, strict=True)]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Passes:
+    """A call of a recurrence, or of a program, as `TwoPasses` has it. Its tensors are arguments and states."""
+
+    call: Call
+
+    @property
+    def name(self) -> str:
+        return self.call.signature.name
+
+    @property
+    def head_axes(self) -> tuple[int, ...]:
+        return self.call.signature.head_axes
+
+    @property
+    def result_head_axes(self) -> tuple[int, ...]:
+        """Of outputs, and of final states where they are wanted."""
+        axes = self.call.signature.result_head_axes
+        return axes if self.call.finals else axes[: self.outputs]
+
+    @property
+    def outputs(self) -> int:
+        return len(self.call.signature.outputs)
+
+    @property
+    def starts(self) -> Tensor | None:
+        return None if self.call.packed is None else self.call.packed.starts
+
+    @property
+    def owner(self) -> tuple[Hashable, ...]:
+        return id(self.call.backend), self.call.packed is None, self.call.deterministic
+
+    @property
+    def overwrites(self) -> bool:
+        return "overwrites" in self.call.backend.features
+
+    @property
+    def needs_backward(self) -> bool:
+        return self.call.needs_backward
+
+    @property
+    def replays(self) -> dict[Any, Any] | None:
+        return self.call.replays
+
+    def forward(self, tensors: Sequence[Tensor | None], keep: bool = True) -> tuple[list[Tensor], Tensors | None]:
+        call = self.call if keep else replace(self.call, recompute="always")
+        results, saved = forward_pass(call, tensors)
+        kept = keep and call.needs_backward and keeps(call, tensors, saved)
+        return results[: len(self.result_head_axes)], saved if kept else None
+
+    def backward(
+        self,
+        tensors: Sequence[Tensor | None],
+        saved: Tensors | None,
+        cotangents: Sequence[Tensor | None],
+        wanted: Sequence[bool],
+    ) -> list[Tensor | None]:
+        if saved is not None and self.call.announced:
+            saved = _Kept(saved, self.call, tensors)
+        if not self.call.finals:
+            cotangents = (*cotangents, *[None] * len(self.call.signature.states))
+        return backward_pass(self.call, tensors, saved, cotangents, wanted)
+
+    def batched(self, size: int) -> Passes:
+        call = replace(self.call, heads=self.call.heads * max(size, 1), recompute="always", replays=None)
+        return Passes(call)
+
+    def starting(self, starts: Tensor) -> Passes:
+        packed = self.call.packed
+        assert packed is not None
+        return Passes(replace(self.call, packed=Packed(starts, packed.count, packed.longest)))
+
+
 def _named(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Tensors, Maybe]:
     """Arguments and states in order, by name."""
     given: Any = {a.name: x for a, x in zip(signature.tensors, tensors, strict=False)}
@@ -171,12 +244,6 @@ def keeps(call: Call, tensors: Sequence[Tensor | None], saved: Tensors) -> bool:
         return call.recompute == "never"
     size = sum(x.nbytes for x in saved.values() if x is not None)
     return size <= SMALL + sum(x.nbytes for x in tensors if x is not None)
-
-
-def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, torch.dtype]:
-    """The dtypes of outputs, and of final states."""
-    kind = given[signature.leading.name].dtype
-    return kind, torch.promote_types(kind, torch.float32)
 
 
 def arguments_of(call: Call, given: Tensors) -> Tensors:
@@ -223,9 +290,19 @@ def _reduced(x: Tensor, axis: int, heads: int) -> Tensor:
     return x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
-def _no_autocast(given: Tensors) -> AbstractContextManager[None]:
-    """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
-    kind = next(iter(given.values())).device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return contextlib.nullcontext()
+def device_of(given: Tensors) -> torch.device:
+    return next(iter(given.values())).device
+
+
+class _Kept(dict):
+    """What was kept of what the forward pass saved; the rest is computed again when it is asked for."""
+
+    def __init__(self, kept: Mapping[str, Tensor], call: Call, tensors: Sequence[Tensor | None]) -> None:
+        super().__init__(kept)
+        self.call, self.tensors = call, tensors
+
+    def __missing__(self, name: str) -> Tensor:
+        call = replace(self.call, recompute="never", needs_backward=True)
+        saved = forward_pass(call, self.tensors)[1]
+        self.update({n: x for n, x in saved.items() if n not in self})
+        return saved[name]

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from shared.attentions import everything, masked
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from chunkform.codegen.attention.check import Case, sample
 from chunkform.codegen.attention.pipeline import compile_attention
@@ -90,6 +91,22 @@ def test_an_attention_is_one_call_in_a_graph(name):
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*given), run(*given))
     torch.testing.assert_close(gradients(compiled, given), gradients(run, given))
+
+
+def test_what_looks_on_sees_one_call():
+    """A dispatch mode, as that of `make_fx`, in which arguments may have no numbers."""
+    graph = make_fx(lambda *x: softmax_attention(*x), tracing_mode="fake")(Q, K, V, torch.ones(3)).graph
+    assert [n.target for n in graph.nodes if n.op == "call_function" and "chunkform" in str(n.target)] == [
+        torch.ops.chunkform.softmax_attention.default
+    ]
+
+
+def test_a_temperature_is_looked_at_while_compiled_code_runs():
+    compiled = torch.compile(softmax_attention, fullgraph=True, backend="aot_eager")
+    scale = torch.ones(3)
+    compiled(Q, K, V, scale=scale)
+    with pytest.raises(ArgumentError, match="softmax_attention: scale must be above 0 in every head"):
+        compiled(Q, K, V, scale=-scale)
 
 
 def test_a_graph_with_a_dynamic_length_serves_every_length():

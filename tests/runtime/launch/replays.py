@@ -39,6 +39,23 @@ def differing(p, **options) -> list[str]:
     return [n for n, x in expected.items() if not torch.equal(x, got[n])]
 
 
+def compiled(p) -> list[str]:
+    """The quantities that differ where a call within a compiled function is a replay."""
+    replay.ON = False
+    graph = torch.compile(op_of(p.name), backend="aot_eager", fullgraph=True)
+    expected = run(p, op=graph, backend="triton")
+    replay.ON = True
+    played = replay.Recorded.replay
+    count = []
+    replay.Recorded.replay = lambda self, tensors: count.append(1) or played(self, tensors)
+    try:
+        got = [run(p, op=graph, backend="triton") for _ in range(3)][-1]
+    finally:
+        replay.Recorded.replay = played
+    assert len(count) == 2, (p.name, len(count))
+    return [n for n, x in expected.items() if not torch.equal(x, got[n])]
+
+
 def unpacked(p) -> list[str]:
     """The quantities that differ where, after a replay, saved tensors come back laid out otherwise."""
     assert not differing(p)
@@ -60,6 +77,8 @@ def main() -> None:
     turned = problem(light, CASE)
     turned.given.update({n: x.transpose(1, 2).contiguous().transpose(1, 2) for n, x in turned.given.items()})
     found["strides"] = differing(turned)
+    found["compiled"] = compiled(problem(light, CASE))
+    found["compiled, packed"] = compiled(problem(delta, CASE, lengths=(5, 0, 33)))
     found["unpacked"] = unpacked(problem(delta, CASE))
     print(json.dumps({n: x for n, x in found.items() if x}))
 

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from chunkform.generated import lightning_attention
+from chunkform.generated import lightning_attention, softmax_attention
+from chunkform.runtime.attention import passes as attention_passes
 from chunkform.runtime.launch import parallel_compile as compiling
 from chunkform.runtime.launch import replay
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.recorder import watching
 from chunkform.runtime.op import autograd
+from chunkform.runtime.op import passes as op_passes
 
 CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(1,), data_ptr=lambda: 0)
 
@@ -174,9 +176,9 @@ def test_the_backward_pass_that_will_follow_is_known_with_the_forward_pass(monke
         passes.append(given[1:2] + given[3:])  # the arguments, which cotangents there are, what is wanted
         return backward(*given)
 
-    backward = autograd.backward_pass
+    backward = op_passes.backward_pass
     monkeypatch.setattr(autograd, "replayed", replayed)
-    monkeypatch.setattr(autograd, "backward_pass", backward_pass)
+    monkeypatch.setattr(op_passes, "backward_pass", backward_pass)
     x = torch.randn(1, 5, 2, 4)
     q, k, v, log_alpha = x.clone().requires_grad_(), x, x.clone().requires_grad_(), -x[..., 0].abs()
     out, _ = lightning_attention(q, k, v, log_alpha, recompute=recompute)
@@ -190,3 +192,29 @@ def test_the_backward_pass_that_will_follow_is_known_with_the_forward_pass(monke
     with torch.no_grad():
         lightning_attention(q, k, v, log_alpha, recompute=recompute)
     assert len(passes) == 3
+
+
+def test_so_is_that_of_an_attention(monkeypatch):
+    passes = []
+
+    def replayed(known, key, tensors, run, owner=None, then=None):
+        found = run(tensors)
+        if then is not None:
+            then(found)
+        return found
+
+    def backward_pass(call, tensors, saved, cotangents, wanted):
+        passes.append((tuple(saved), [x is None for x in cotangents], wanted))
+        return backward(call, tensors, saved, cotangents, wanted)
+
+    backward = attention_passes.backward_pass
+    monkeypatch.setattr(autograd, "replayed", replayed)
+    monkeypatch.setattr(attention_passes, "backward_pass", backward_pass)
+    q, k, v = torch.randn(3, 1, 5, 2, 4).unbind()
+    out, _ = softmax_attention(q.clone().requires_grad_(), k, v, output_lse=True)
+    assert len(passes) == 1
+    out.sum().backward()
+    assert passes[0] == passes[1]
+    assert passes[0][1:] == ([False, True], (True, False, False, False))
+    softmax_attention(q, k, v)
+    assert len(passes) == 2

@@ -8,8 +8,10 @@ import torch._dynamo
 from shared.op_cases import SPECS, op_of, problem, run
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import chunkform
+import chunkform.generated
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
@@ -135,6 +137,33 @@ def test_one_graph_serves_every_length():
         eager, found = run(p), run(p, op=compiled)
         assert all(torch.equal(eager[n], found[n]) for n in eager)
     assert counter.frame_count == 1
+
+
+class Seen(TorchDispatchMode):
+    """The calls of ops in torch's library, by the names of their arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "chunkform":
+            self.calls.append({a.name: x for a, x in zip(function._schema.arguments, args, strict=True)})
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["gated_delta_rule", "softmax_attention"])
+def test_nothing_is_kept_where_nobody_will_ask_for_gradients(name):
+    op = getattr(chunkform.generated, name)
+    x = torch.randn(1, 9, 2, 4)
+    more = [torch.rand(1, 9, 2), -torch.rand(1, 9, 2)] if name == "gated_delta_rule" else []
+    kept = []
+    for needs in (False, True):
+        with Seen() as seen:
+            op(x.clone().requires_grad_(needs), x, x, *more)
+        (call,) = seen.calls
+        kept.append(call["keep"])
+    assert kept == [False, True]
 
 
 def test_a_layer_around_an_op_compiles_whole():

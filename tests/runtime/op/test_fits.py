@@ -145,7 +145,7 @@ def test_ops_of_torchs_library_fall_back(fit, first):
     op, _ = doubled(**{first: fit}, module="tests.doubled_fits")
     for n in range(3):
         x = torch.randn(1, 5, 2, 3, generator=torch.Generator().manual_seed(n)).requires_grad_()
-        y = op.registered([x, None], None, {}, 2, "triton", "default", True, False)[0]
+        y = op.registered([x, None], None, {}, (2, "triton", "default", True, False))[0]
         assert torch.equal(y, 2 * x)
         go_back(x, y)
 

@@ -95,7 +95,7 @@ def test_vmap_in_torch_library():
     given = [p.given[a.name] for a in OP.signature.tensors]
 
     def one(*x):
-        return OP.registered(list(x) + [None], None, {}, 2, "torch", "default", True, False)[0]
+        return OP.registered(list(x) + [None], None, {}, (2, "torch", "default", True, False))[0]
 
     def loss(*x):
         return one(*x).square().sum()

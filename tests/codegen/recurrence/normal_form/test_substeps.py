@@ -18,7 +18,7 @@ from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.predict import predict
 from chunkform.errors import GateError
 from chunkform.runtime.launch.varlen import block_count
-from chunkform.runtime.op.torch_library import _saved_size
+from chunkform.runtime.op.traced import saved_size
 from chunkform.spec.language import Recurrence, diag, normalize
 
 
@@ -145,5 +145,5 @@ def test_costs_count_all_substeps() -> None:
 
 def test_sizes_of_what_substeps_save() -> None:
     sizes = {"B": 1, "T": 100, "d": 7}
-    assert [_saved_size(x, sizes, None) for x in ("d", "T", "2 T", "T blocks")] == [7, 100, 200, block_count(100)]
-    assert _saved_size("3 T blocks", sizes, 4) == block_count(300, 4)
+    assert [saved_size(x, sizes, None) for x in ("d", "T", "2 T", "T blocks")] == [7, 100, 200, block_count(100)]
+    assert saved_size("3 T blocks", sizes, 4) == block_count(300, 4)
