@@ -82,5 +82,5 @@ def _given(s: Any, at: Any) -> tuple[dict[str, Any], dict[str, float]]:
     for a in s.arguments:
         if a.kind != "constant":
             shape = [sizes[d] for d in a.layout]
-            given[a.name] = torch.empty(shape, dtype=at.low if a.per_position else at.dtype, device=at.device)
+            given[a.name] = torch.empty(shape, dtype=at.low if a.per_step else at.dtype, device=at.device)
     return given, {a.name: 1.0 for a in s.arguments if a.kind == "constant"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from ..op.arguments import autocast_dtype, check_dense
+from ..op.arguments import check_tensors, constants_of, dtypes_of
 from ..op.backend_choice import is_traced
 from ..op.results import result_type
+from ..op.signature import Argument, Arguments
 from .products import as_dtype
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 WIDEST = 256  # channels of a feature, or of an average, that the kernels hold
 
 
@@ -33,13 +33,15 @@ class After:
 
 
 @dataclass(frozen=True)
-class AttentionArgument:
+class AttentionArgument(Argument):
     """One argument. kind: query | key | stream | fixed | parameter | temperature | constant; `default` may depend on sizes."""
 
-    name: str
-    kind: str
-    dims: tuple[str, ...] = ()
-    default: Any = None
+    @property
+    def per_step(self) -> bool:
+        """Has each position one?"""
+        return self.kind in ("query", "key", "stream")
+
+    is_input = per_step
 
     @property
     def layout(self) -> tuple[str, ...]:
@@ -47,18 +49,20 @@ class AttentionArgument:
         return (*lead.get(self.kind, ("H",)), *self.dims)
 
     @property
-    def per_position(self) -> bool:
-        return self.kind in ("query", "key", "stream")
+    def values(self) -> str:
+        """A number of a key may be -inf, which masks it."""
+        if self.kind == "temperature":
+            return "above 0"
+        return "finite" if self.dims or not self.per_step else "finite or -inf"
 
 
 @dataclass(frozen=True)
-class AttentionSignature:
+class AttentionSignature(Arguments):
     """What an attention is given and yields: of an output, whether it belongs to positions, and its dims.
 
     `values` are the averaged features, as (name, dims): the averages come in one tensor, one after the other.
     """
 
-    name: str
     arguments: tuple[AttentionArgument, ...]
     outputs: tuple[tuple[str, bool, tuple[str, ...]], ...]
     values: tuple[tuple[str, tuple[str, ...]], ...]
@@ -69,7 +73,7 @@ class AttentionSignature:
         default_factory=dict
     )  # numbers a head of the kernel -> what they are made of
     mass: bool = False  # do the outputs read the sum of a row's weights?
-    even: tuple[str, ...] = ()  # dims of which halves are turned
+    even: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.result(lse=False)
@@ -80,15 +84,47 @@ class AttentionSignature:
         names = tuple(n for n, *_ in self.outputs)
         return result_type(self.name, (*names, "lse") if lse else names)
 
-    def head_axes(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Where heads are in each tensor that is given."""
-        places = {a.name: a.layout.index("H") for a in self.arguments if a.name in names}
-        return tuple(places[n] for n in names)
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Everything that may have a gradient, in order."""
+        return tuple(a.name for a in self.tensors)
 
-    def result_head_axes(self, lse: bool) -> tuple[int, ...]:
-        """Where heads are in each result: outputs, and perhaps the log-sum-exp, which a softmax has."""
-        outputs = [2 if per_position else 1 for _, per_position, _ in self.outputs]
-        return (*outputs, *([1 if self.nodes else 2] if lse and self.normaliser == "softmax" else []))
+    @cached_property
+    def head_axes(self) -> tuple[int, ...]:
+        """Where the heads are in each of `names`."""
+        return tuple(a.head_axis for a in self.tensors)
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[str, ...], ...]:
+        """Of `tensors`, as they are given: keys that are queries, too, are as many."""
+        return tuple(tuple("T" if d == "S" and self.aligned else d for d in a.layout) for a in self.tensors)
+
+    @cached_property
+    def temperatures(self) -> tuple[int, ...]:
+        """Where these are among `tensors`."""
+        return tuple(n for n, a in enumerate(self.tensors) if a.kind == "temperature")
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """What positions share."""
+        return tuple(a.name for a in self.tensors if not a.per_step)
+
+    @cached_property
+    def finite_results(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What outputs are, and their axes. (The log-sum-exp of a row that sees nothing isn't finite.)"""
+        return tuple((f"the output {n}", layout) for n, layout in self.results[: len(self.outputs)])
+
+    @cached_property
+    def results(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The layout of each result, by name: of outputs, and of the log-sum-exp, which a softmax has."""
+        outputs = [(n, (*(("B", "T", "H") if whole else ("B", "H")), *dims)) for n, whole, dims in self.outputs]
+        rows = ("B", "H", self.nodes) if self.nodes else ("B", "T", "H")
+        return (*outputs, *([("lse", rows)] if self.normaliser == "softmax" else []))
+
+    @cached_property
+    def result_head_axes(self) -> tuple[int, ...]:
+        """Where the heads are in each result."""
+        return tuple(layout.index("H") for _, layout in self.results)
 
     @property
     def aligned(self) -> bool:
@@ -154,73 +190,22 @@ class Setting:
 def checked(
     s: AttentionSignature, given: Mapping[str, object], causal: bool
 ) -> tuple[dict[str, Tensor], dict[str, float], Setting]:
-    """Tensors of fitting shapes, dtypes and devices, inputs in one common dtype, or autocast's; the constants; and the setting.
-
-    Under autocast an input of one number a position and head may be wider than the others, and stays so.
-    """
-    tensors: dict[str, Tensor] = {}
-    constants: dict[str, float] = {}
-    sizes: dict[str, tuple[int, str]] = {}
-    heads: dict[str, int] = {}
-    later = []
-    for a in s.arguments:
-        value, what = given[a.name], f"{s.name}: {a.name}"
-        if a.kind == "constant":
-            constants[a.name] = _constant(what, a.default if value is None else value)
-            continue
-        if a.kind == "temperature" and not isinstance(value, Tensor):
-            later.append((a, value))
-            continue
-        _check_tensor(s, a, value, sizes, heads)
-        tensors[a.name] = value
-    if not any(a.per_position for a in s.arguments if a.name in tensors):
-        raise ArgumentError(f"{s.name}: no sequence was given")
-    first = next(iter(tensors))
-    for n, x in tensors.items():
-        if x.device != tensors[first].device:
-            raise ArgumentError(f"{s.name}: {n} is on {x.device}, but {first} is on {tensors[first].device}")
-    H = _all_heads(s, heads)
-    plain = {d: n for d, (n, _) in sizes.items()}
-    device = tensors[first].device
-    cast = autocast_dtype(device.type)
-    low = _common_dtype(s, tensors, cast)
-    dtype = torch.float64 if low == torch.float64 else torch.float32
-    for a, value in later:
-        tensors[a.name] = torch.full((H,), temperature(s, a, value, plain), dtype=dtype, device=device)
-    made = {}
-    for a in s.arguments:  # in the order of declaration
-        if a.name in tensors:
-            x, kind = tensors[a.name], low if a.per_position else dtype
-            if cast is not None and a.per_position and not a.dims:  # no operand of a product
-                kind = torch.promote_types(x.dtype, low)
-            made[a.name] = as_dtype(x, kind)
-    S = plain.get("S", plain.get("T", 0))
-    T = plain[s.nodes] if s.nodes is not None else plain["T"]
-    batch = plain["B"]
-    return made, constants, Setting(batch, T, S, H, plain, dtype, low, device, causal)
-
-
-def _all_heads(s: AttentionSignature, heads: dict[str, int]) -> int:
-    """How many heads there are: the most that an argument has."""
-    H = max(heads.values())
-    for n, count in heads.items():
-        grouped = next(a for a in s.arguments if a.name == n).per_position
-        if (grouped and H % count) or (not grouped and count != H):
-            allowed = "must divide the largest" if grouped else "must be all of them"
-            raise ArgumentError(
-                f"{s.name}: {n} has H = {count} heads, and there are {H}: its number of heads {allowed}"
-            )
-    return H
-
-
-def _common_dtype(s: AttentionSignature, tensors: dict[str, Tensor], cast: torch.dtype | None) -> torch.dtype:
-    """Of the inputs, in which products are computed; `cast` is autocast's."""
-    if any(x.dtype == torch.float64 for x in tensors.values()):
-        return torch.float64
-    if cast is not None:
-        return cast
-    inputs = [tensors[a.name].dtype for a in s.arguments if a.per_position]
-    return functools.reduce(torch.promote_types, inputs)
+    """Tensors of fitting shapes, dtypes and devices, as an op of any kind has them; the constants; and the setting."""
+    constants = constants_of(s, given)
+    tensors: dict[str, Any] = {a.name: given[a.name] for a in s.tensors}
+    numbers = [a for a in s.tensors if a.kind == "temperature" and not isinstance(tensors[a.name], Tensor)]
+    taken = [(a, layout) for a, layout in zip(s.tensors, s.layouts, strict=True) if a not in numbers]
+    sizes = check_tensors(s, ((a, layout, tensors[a.name]) for a, layout in taken))
+    for a, _ in taken:
+        if a.kind == "temperature":
+            check_positive(s, a.name, tensors[a.name])
+    pairs = [(a, tensors[a.name]) for a, _ in taken]
+    made = {a.name: as_dtype(x, kind) for (a, x), kind in zip(pairs, dtypes_of(pairs), strict=True)}
+    at = setting_of(s, made, causal)
+    for a in numbers:
+        value = temperature(s, a, tensors[a.name], sizes)
+        made[a.name] = torch.full((at.heads,), value, dtype=at.dtype, device=at.device)
+    return {n: made[n] for n in s.names}, constants, at
 
 
 def setting_of(s: AttentionSignature, tensors: dict[str, Tensor], causal: bool) -> Setting:
@@ -230,50 +215,12 @@ def setting_of(s: AttentionSignature, tensors: dict[str, Tensor], causal: bool) 
         if a.name in tensors:
             for dim, n in zip(a.layout, tensors[a.name].shape, strict=True):
                 sizes[dim] = max(n, sizes.get(dim, n)) if dim == "H" else n
-    inputs = [a for a in s.arguments if a.per_position]
+    inputs = [a for a in s.arguments if a.per_step]
     some = tensors[next((a for a in inputs if a.dims), inputs[0]).name]
     dtype = torch.promote_types(some.dtype, torch.float32)
     queries = sizes[s.nodes or "T"]
     keys = sizes["T"] if s.aligned else sizes["S"]
     return Setting(sizes["B"], queries, keys, sizes["H"], sizes, dtype, some.dtype, some.device, causal)
-
-
-def _check_tensor(
-    s: AttentionSignature, a: AttentionArgument, value: object, sizes: dict[str, tuple[int, str]], heads: dict[str, int]
-) -> None:
-    what = f"{s.name}: {a.name}"
-    layout = tuple("T" if d == "S" and s.aligned else d for d in a.layout)
-    shape = f"[{', '.join(layout)}]"
-    if not isinstance(value, Tensor):
-        raise ArgumentError(f"{what} must be a tensor {shape}, got {type(value).__name__}")
-    if value.dtype not in FLOATS:
-        raise ArgumentError(
-            f"{what} must be float32, bfloat16, float16 or float64, got {str(value.dtype).removeprefix('torch.')}"
-        )
-    check_dense(what, value)
-    if value.dim() != len(layout):
-        raise ArgumentError(f"{what} must have {len(layout)} axes {shape}, got the shape {list(value.shape)}")
-    for dim, n in zip(layout, value.shape, strict=True):
-        if dim == "H":
-            heads[a.name] = n
-            if n == 0:
-                raise ArgumentError(f"{what} has no heads; {a.name} must be {shape}, got {list(value.shape)}")
-            continue
-        known = sizes.setdefault(dim, (n, a.name))
-        if known[0] != n:
-            raise ArgumentError(
-                f"{what} has {dim} = {n}, but {known[1]} has {dim} = {known[0]}; {a.name} must be {shape}, "
-                f"got {list(value.shape)}"
-            )
-        if n == 0 and dim not in ("B", "T", "S"):
-            raise ArgumentError(f"{what} has {dim} = 0; widths must be at least 1")
-        if n % 2 and dim in s.even:
-            raise ArgumentError(
-                f"{what} has {dim} = {n}, but must have an even {dim}, whose halves are turned; {a.name} must be {shape}, "
-                f"got {list(value.shape)}"
-            )
-    if a.kind == "temperature":
-        check_positive(s, a.name, value)
 
 
 def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
@@ -307,10 +254,4 @@ def temperature(s: AttentionSignature, a: AttentionArgument, value: object, size
         raise ArgumentError(f"{s.name}: {a.name} must be a tensor [H] or a number, got {value!r}")
     if value <= 0:
         raise ArgumentError(f"{s.name}: {a.name} must be above 0, got {value!r}")
-    return float(value)
-
-
-def _constant(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ArgumentError(f"{what} must be a finite number, got {value!r}")
     return float(value)

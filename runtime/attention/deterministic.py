@@ -68,7 +68,7 @@ class _Piece:
 
 def goes_apart(call: Call) -> bool:
     """Does one sequence of this call go after the other?"""
-    products = any(not a.per_position and a.dims for a in call.op.signature.arguments)
+    products = any(not a.per_step and a.dims for a in call.op.signature.arguments)
     return call.deterministic and (call.backend == "torch" or products)
 
 
@@ -84,7 +84,7 @@ def forward(call: Call, tensors: Sequence[Tensor], computed: Computed) -> list[T
     pieces, found = _pieces(call), list[Tensor]()
     if not pieces:
         return computed(replace(call, needs_backward=False), tensors)[0]
-    axes = s.result_head_axes(call.lse)
+    axes = s.result_head_axes
     for piece in pieces:
         shown, _ = computed(_call(call, piece, False), _own(call, tensors, piece))
         if not found:
@@ -112,7 +112,7 @@ def backward(
     s, at = call.op.signature, call.at
     arguments = [_argument(s, n) for n in call.names]
     sums: list[Tensor | None] = [None] * len(tensors)
-    axes = s.result_head_axes(call.lse)
+    axes = s.result_head_axes
     for piece in _pieces(call):
         one = _call(call, piece, True)
         own = _own(call, tensors, piece)
@@ -125,7 +125,7 @@ def backward(
                 continue
             if sums[n] is None:
                 sums[n] = torch.zeros(x.shape, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-            piece.place(sums[n], a.per_position, at.heads).add_(g.to(sums[n].dtype))  # type: ignore[arg-type, union-attr]
+            piece.place(sums[n], a.per_step, at.heads).add_(g.to(sums[n].dtype))  # type: ignore[arg-type, union-attr]
     return [None if g is None else g.to(x.dtype) for g, x in zip(sums, tensors, strict=True)]
 
 
@@ -137,9 +137,7 @@ def _call(call: Call, piece: _Piece, needs_backward: bool) -> Call:
 
 def _own(call: Call, tensors: Sequence[Tensor], piece: _Piece) -> list[Tensor]:
     s = call.op.signature
-    parts = [
-        piece.place(x, _argument(s, n).per_position, call.at.heads) for n, x in zip(call.names, tensors, strict=True)
-    ]
+    parts = [piece.place(x, _argument(s, n).per_step, call.at.heads) for n, x in zip(call.names, tensors, strict=True)]
     return [copy_of(x) for x in parts]
 
 

@@ -62,7 +62,7 @@ def attended_backward(
 def _call(op: AttentionOp, backend: str, given: Mapping[str, Tensor | float]) -> tuple[Call, dict[str, Tensor]]:
     """A call's tensors: vectors in one dtype, numbers a step in float32 at least, as terms of energies are summed."""
     s = op.signature
-    vectors = [x.dtype for a in s.arguments if a.per_position and a.dims and isinstance(x := given[a.name], Tensor)]
+    vectors = [x.dtype for a in s.arguments if a.per_step and a.dims and isinstance(x := given[a.name], Tensor)]
     low = functools.reduce(torch.promote_types, vectors or [torch.float32])
     wide = torch.promote_types(low, torch.float32)
     tensors: dict[str, Tensor] = {}
@@ -73,7 +73,7 @@ def _call(op: AttentionOp, backend: str, given: Mapping[str, Tensor | float]) ->
         if a.kind == "constant":
             constants[a.name] = float(a.default if x is None or isinstance(x, Tensor) else x)
         elif isinstance(x, Tensor):
-            tensors[a.name] = as_dtype(x, low if a.per_position and a.dims else wide)
+            tensors[a.name] = as_dtype(x, low if a.per_step and a.dims else wide)
         else:
             later.append((a, x))
     at = setting_of(s, tensors, causal=True)

@@ -9,8 +9,7 @@ Here is what all attentions share. A backend computes, for features [B, H, T, wi
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -20,18 +19,17 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 from chunkform.types import PublicOp
 
-from ..launch.replay import layouts
 from ..op import debugging
 from ..op.about import about
-from ..op.arguments import autocast_dtype
-from ..op.autograd import apply
-from ..op.backend_choice import is_traced
+from ..op.arguments import check_bool, check_flag
+from ..op.backend_choice import chosen_backend
 from ..op.forward_mode import is_on, refuse_tangents
+from ..op.front import Asked, results_of, wants_gradients
 from ..op.naming import named
 from ..op.torch_library import Registered, register
-from .arguments import AttentionSignature, Setting, check_positive, checked, temperature
+from .arguments import AttentionSignature, Setting, checked, temperature
 from .deterministic import goes_apart
-from .passes import REMEMBERED, AttentionBackend, Call, Known, Maps, Moved, chosen
+from .passes import AttentionBackend, Call, Known, Maps, Moved
 from .traced import InLibrary
 
 if TYPE_CHECKING:
@@ -69,32 +67,32 @@ class AttentionOp:
     ) -> Any:
         """The outputs (one, or a tuple), and after them the log-sum-exp [B, T, H] where asked for."""
         s = self.signature
-        if not isinstance(deterministic, bool):
-            raise ArgumentError(f"{s.name}: deterministic must be True or False, got {deterministic!r}")
-        if torch.compiler.is_compiling():
-            if self.registered is None or context_parallel is not None or is_on():
-                return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel, deterministic)
-            return self._traced(given, causal, output_lse, backend, deterministic)
+        if torch.compiler.is_compiling() and (self.registered is None or context_parallel is not None or is_on()):
+            return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel, deterministic)
         refuse_tangents(s.name, given.values())
-        if debugging._on and debugging.can_look():
-            debugging.look_at_attention(s.name, s.arguments, given)
+        check_bool(s.name, "causal", causal)
+        check_bool(s.name, "deterministic", deterministic)
+        check_flag(s.name, "output_lse", output_lse)
+        if output_lse and s.normaliser != "softmax":
+            raise ArgumentError(f"{s.name}: output_lse needs a softmax; its weights have no normaliser")
         if context_parallel is not None:
             if backend is not None or deterministic:
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor deterministic")
             from .ring import ring_attention
 
+            if debugging._on and debugging.can_look():
+                debugging.look(s, [given[a.name] for a in s.tensors])
             return ring_attention(self, given, context_parallel, causal, output_lse)
-        if self.registered is not None and is_traced([*given.values()]):
-            return self._traced(given, causal, output_lse, backend, deterministic)
-        known = self._known(given, causal, output_lse, backend, deterministic)
-        for n in known.temperatures:
-            check_positive(s, n, given[n])
-        try:
-            results = apply(known.call, self._tensors(known, given))
-        except (ZeroDivisionError, OverflowError) as error:  # numbers of Python's, which constants are
-            said = ", ".join(f"{n} = {x!r}" for n, x in known.call.constants.items())
-            raise ArgumentError(f"{s.name}: a formula has no value where {said}: {error}") from error
-        return results[0] if len(results) == 1 else s.result(output_lse)(*results)
+        numbers = [given[a.name] for a in s.constants]
+        tensors: list[Any] = [given[a.name] for a in s.tensors]
+        if s.temperatures:
+            numbers += [None if isinstance(tensors[n], Tensor) else tensors[n] for n in s.temperatures]
+            tensors = [x if isinstance(x, Tensor) or n not in s.temperatures else None for n, x in enumerate(tensors)]
+        options = causal, bool(output_lse), backend, deterministic
+        asked = Asked(s, tensors, numbers, options, backend, results=s.finite_results)
+        results = results_of(self.registered, self.known, asked, self._check)
+        results = results[: len(s.outputs) + bool(output_lse)]
+        return results[0] if len(results) == 1 else s.result(bool(output_lse))(*results)
 
     def __repr__(self) -> str:
         return f"<AttentionOp {self.signature.name}({', '.join(a.name for a in self.signature.arguments)})>"
@@ -104,26 +102,6 @@ class AttentionOp:
         found: Any = named(function)
         return about(found) if found.__name__ == self.signature.name else found
 
-    def _traced(
-        self, given: dict[str, Tensor | float], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
-    ) -> Any:
-        """The same as one call in torch's library."""
-        assert self.registered is not None
-        known = self._check(given, causal, output_lse, backend, deterministic)
-        call = known.call
-        options = call.at.causal, call.backend, call.free, call.deterministic, call.needs_backward
-        results = self.registered(self._tensors(known, given), None, call.constants, options)
-        results = results[: len(self.signature.outputs) + bool(output_lse)]
-        return results[0] if len(results) == 1 else self.signature.result(output_lse)(*results)
-
-    def _tensors(self, known: Known, given: Mapping[str, object]) -> list[Tensor]:
-        """What is computed with, in the order of a call's names."""
-        at = known.call.at
-        tensors = [x for a in self.signature.arguments if isinstance(x := given[a.name], Tensor)]
-        for place, value in known.numbers:
-            tensors.insert(place, torch.full((at.heads,), value, dtype=at.dtype, device=at.device))
-        return [x if kind is None else x.to(kind) for x, kind in zip(tensors, known.casts, strict=True)]
-
     def maps_at(self, at: Setting) -> Maps:
         """The maps around the kernel, with the key's matrix moved where the kernel's sums are no longer for it."""
         m = self.moved
@@ -132,62 +110,27 @@ class AttentionOp:
         changed = {n: getattr(m, n) for n in ("features", "feature_gradients", "kernel_features")}
         return replace(self.maps, **changed)
 
-    def _known(
-        self, given: dict[str, Tensor | float], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
-    ) -> Known:
-        """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only."""
-        values = [given[a.name] for a in self.signature.arguments]
-        if is_traced(values):
-            return self._check(given, causal, output_lse, backend, deterministic)
-        numbers = [None if isinstance(x, Tensor) else (x, type(x)) for x in values]
-        tensors = [x for x in values if isinstance(x, Tensor)]
-        try:
-            kind = tensors[0].device.type
-            modes = (
-                autocast_dtype(kind),
-                torch.is_grad_enabled(),
-                backend == "triton" and os.environ.get("TRITON_INTERPRET"),
-            )
-            key = (layouts(tensors), *numbers, causal, type(causal), bool(output_lse), backend, deterministic, modes)
-            found = self.known.get(key)
-        except (IndexError, TypeError, RuntimeError):  # something isn't as it should be: the check says what
-            return self._check(given, causal, output_lse, backend, deterministic)
-        if found is None:
-            found = self._check(given, causal, output_lse, backend, deterministic)
-            if found.call.backend == "triton" and not goes_apart(found.call):  # whose work depends on layouts only
-                found.call.replays = {}
-            if len(self.known) >= REMEMBERED:
-                self.known.clear()
-            self.known[key] = found
-        return found
-
-    def _check(
-        self, given: dict[str, Tensor | float], causal: bool, output_lse: bool, backend: str | None, deterministic: bool
-    ) -> Known:
-        s = self.signature
-        if not isinstance(causal, bool):
-            raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
+    def _check(self, asked: Asked) -> Known:
+        s, (causal, lse, backend, deterministic) = self.signature, asked.options
         if causal and s.nodes is not None:
             raise ArgumentError(f"{s.name}: causal must be False: its queries are a fixed set, without positions")
-        if output_lse and s.normaliser != "softmax":
-            raise ArgumentError(f"{s.name}: output_lse needs a softmax; its weights have no normaliser")
-        tensors, constants, at = checked(s, given, causal)
-        name = chosen(self, backend, at, tensors)
-        call = Call(self, name, at, tuple(tensors), constants, backend is None, bool(output_lse))
-        call.deterministic = deterministic
-        call.needs_backward = torch.is_grad_enabled() and any(x.requires_grad for x in tensors.values())
-        casts: list[torch.dtype | None] = []
-        numbers, temperatures = [], []
-        for a in s.arguments:
-            if a.name not in tensors:
-                continue
-            x, kind = given[a.name], tensors[a.name].dtype
-            if not isinstance(x, Tensor):
-                numbers.append((len(casts), temperature(s, a, x, at.sizes)))
-            elif a.kind == "temperature":
-                temperatures.append(a.name)
-            casts.append(kind if isinstance(x, Tensor) and x.dtype != kind else None)
-        return Known(call, tuple(casts), tuple(numbers), tuple(temperatures))
+        count = len(s.constants)
+        given: dict[str, Any] = dict(zip((a.name for a in s.constants), asked.numbers, strict=False))
+        given |= dict(zip(s.names, asked.tensors, strict=True))
+        for place, x in zip(s.temperatures, asked.numbers[count:], strict=True):
+            if asked.tensors[place] is None:
+                given[s.names[place]] = x
+        tensors, constants, at = checked(s, given, bool(causal))
+        name = chosen_backend(self, asked.backend, tensors)
+        call = Call(self, name, at, tuple(tensors), constants, backend is None, bool(lse))
+        call.deterministic, call.needs_backward = bool(deterministic), wants_gradients([*tensors.values()])
+        if name == "triton" and not goes_apart(call):  # whose work depends on layouts only
+            call.replays = {}
+        pairs = enumerate(zip(asked.tensors, tensors.values(), strict=True))
+        casts = {n: y.dtype for n, (x, y) in pairs if x is not None and x.dtype != y.dtype}
+        made = [n for n in s.temperatures if asked.tensors[n] is None]
+        values = {n: temperature(s, s.tensors[n], given[s.names[n]], at.sizes) for n in made}
+        return Known(call, casts, values)
 
 
 def _outside_of_graphs(op: AttentionOp, *arguments: object) -> Any:

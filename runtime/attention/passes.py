@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from chunkform.errors import ArgumentError, BackendError
-
 from ..op.arguments import no_autocast
+from ..op.passes import reduced, repeated
 from ..op.two_passes import Flat, Saved
-from .arguments import WIDEST, AttentionArgument, AttentionSignature, Setting
+from .arguments import WIDEST, AttentionArgument, AttentionSignature, Setting, check_positive
 from .deterministic import backward as backward_apart
 from .deterministic import forward as forward_apart
 from .deterministic import goes_apart
 from .feature_maps import added, has_kernels, inner, joined, parted
 from .products import Product, as_dtype
-
-REMEMBERED = 256  # kinds of calls whose arguments need no second look
 
 
 @dataclass(frozen=True)
@@ -96,23 +92,15 @@ class Call:
 
     starts: ClassVar[Tensor | None] = None
     overwrites: ClassVar[bool] = False
+    name: str = field(init=False)
+    head_axes: tuple[int, ...] = field(init=False)
+    result_head_axes: tuple[int, ...] = field(init=False)
+    outputs: int = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.op.signature.name
-
-    @property
-    def head_axes(self) -> tuple[int, ...]:
-        return self.op.signature.head_axes(self.names)
-
-    @property
-    def result_head_axes(self) -> tuple[int, ...]:
-        """Of outputs, and of the log-sum-exp where it is wanted."""
-        return self.op.signature.result_head_axes(self.lse)
-
-    @property
-    def outputs(self) -> int:
-        return len(self.op.signature.outputs)
+    def __post_init__(self) -> None:
+        s = self.op.signature
+        self.name, self.head_axes, self.outputs = s.name, s.head_axes, len(s.outputs)
+        self.result_head_axes = s.result_head_axes if self.lse else s.result_head_axes[: self.outputs]
 
     @property
     def owner(self) -> tuple[Hashable, ...]:
@@ -135,12 +123,37 @@ class Call:
 
 @dataclass(eq=False)
 class Known:
-    """A kind of call: what was found out about its arguments. `numbers` are temperatures that weren't given as tensors."""
+    """A kind of call: what was found out about its arguments. casts: the dtypes that some are cast to, by
+    place. numbers: temperatures that weren't given as tensors, by place."""
 
     call: Call
-    casts: tuple[torch.dtype | None, ...]
-    numbers: tuple[tuple[int, float], ...]
-    temperatures: tuple[str, ...]
+    casts: dict[int, torch.dtype]
+    numbers: dict[int, float]
+
+    @property
+    def constants(self) -> dict[str, float]:
+        return self.call.constants
+
+    def prepared(self, tensors: Flat) -> Flat:
+        s, at = self.call.op.signature, self.call.at
+        if not self.casts and not s.temperatures:
+            return tensors
+        found: list[Any] = [*tensors]
+        for n, kind in self.casts.items():
+            found[n] = found[n].to(kind)
+        for n in s.temperatures:
+            if n in self.numbers:
+                found[n] = torch.full((at.heads,), self.numbers[n], dtype=at.dtype, device=at.device)
+            else:
+                check_positive(s, s.names[n], found[n])
+        return found
+
+    def passes(self, tensors: Flat, starts: Tensor | None) -> Call:
+        return self.call
+
+    def in_library(self, tensors: Flat) -> Sequence[Any]:
+        c = self.call
+        return c.at.causal, c.backend, c.free, c.deterministic, c.needs_backward
 
 
 ELSEWHERE = "in torch"  # is among what is kept, where kernels couldn't hold what they were asked for
@@ -160,7 +173,7 @@ def forward_pass(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | None]
 
 def forward_results(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | None]:
     op, at, s = call.op, call.at, call.op.signature
-    given: Any = dict(zip(call.names, tensors, strict=True))
+    given = spread(call, dict(zip(call.names, tensors, strict=True)))
     features, backend = features_of(call, given)
     found = None
     if (both := op.backends[backend].forward_and_output) is not None:
@@ -184,10 +197,17 @@ def forward_results(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | No
     return shown, saved
 
 
+def spread(call: Call, given: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with each head that the op has; what belongs to positions as it is."""
+    heads = call.at.heads
+    fewer = [n for n in call.op.signature.parameters if given[n].shape[0] != heads]
+    return given | {n: repeated(given[n], 0, heads) for n in fewer} if fewer else given
+
+
 def features_of(call: Call, given: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     """What the kernel takes, and the backend that can hold it: the torch form where there is nothing to launch a kernel over."""
     maps, backend = call.op.maps_at(call.at), call.backend
-    if backend == "triton" and 0 in (call.at.batch, call.at.queries, call.at.keys):
+    if backend == "triton" and 0 in (call.at.batch, call.at.queries, call.at.keys, call.at.heads):
         backend, call.replays = "torch", None
     make = maps.kernel_features if backend == "triton" else None
     features = (make or maps.features)(given, call.constants, call.at)
@@ -217,7 +237,7 @@ def gradients_of(
 ) -> dict[str, Tensor]:
     """The gradient of each argument, in the layout in which it was given."""
     op, at, constants = call.op, call.at, call.constants
-    s = op.signature
+    s, own, given = op.signature, given, spread(call, given)
     kept: Any = saved
     averages, lse, mass = kept["averages"].transpose(1, 2), kept.get("lse"), kept.get("mass")
     features = {n.removeprefix(FEATURE): x for n, x in kept.items() if n.startswith(FEATURE)}
@@ -250,7 +270,7 @@ def gradients_of(
     for more in (found, op.maps_at(at).feature_gradients(given, constants, at, inner, features, needs)):
         for variable, g in more.items():
             total.setdefault(s.gradient_of[variable], []).extend(g if isinstance(g, list) else [g])
-    return {n: as_given(g, given[n], next(a for a in s.arguments if a.name == n)) for n, g in total.items()}
+    return {n: as_given(g, own[n], at, next(a for a in s.arguments if a.name == n)) for n, g in total.items()}
 
 
 def row_parts(
@@ -273,25 +293,18 @@ def row_parts(
     return -d_mass.expand(averages.shape[:3]).to(at.dtype)
 
 
-def as_given(terms: list[Tensor], x: Tensor, a: AttentionArgument) -> Tensor:
+def as_given(terms: list[Tensor], x: Tensor, at: Setting, a: AttentionArgument) -> Tensor:
     """The sum of the terms of a gradient [B, H, T, ..], in the layout of its argument, with the heads of a group summed."""
-    if not a.per_position:
-        return added(terms).expand(x.shape)
+    if not a.per_step:
+        return reduced(added(terms).expand(at.heads, *x.shape[1:]), 0, x.shape[0])
     if has_kernels(x) and x.dtype != torch.float64 and x.ndim == 4 and len(terms) > 1:
         from .launch import sum_of_terms
 
         found = sum_of_terms(terms, x)
         if found is not None:
             return found
-    g = added([of_groups(t.tensor() if isinstance(t, Product) else t, x.shape[2]) for t in terms])
+    g = added([reduced(t.tensor() if isinstance(t, Product) else t, 1, x.shape[2]) for t in terms])
     return g.transpose(1, 2).expand(x.shape)
-
-
-def of_groups(g: Tensor, heads: int) -> Tensor:
-    """A gradient [B, H, T, ..] with the heads of each group summed. What is averaged may have fewer than what is scored."""
-    if g.shape[1] == heads:
-        return g
-    return g.unflatten(1, (heads, -1)).sum(2, dtype=torch.promote_types(g.dtype, torch.float32))
 
 
 def averaged(s: AttentionSignature, averages: Tensor, mass: Tensor | None, at: Setting) -> dict[str, Tensor]:
@@ -330,22 +343,3 @@ def as_output(
     shape = (at.batch, at.heads, at.queries, *own) if per_position else (at.batch, at.heads, *own)
     x = x if x.shape == shape else x.expand(shape)
     return as_dtype(x.transpose(1, 2) if per_position else x, at.low)
-
-
-def chosen(op: Attention, asked: str | None, at: Setting, tensors: dict[str, Tensor]) -> str:
-    """The backend of a call."""
-    name, on_gpu = op.signature.name, at.device.type == "cuda"
-    if asked is None:
-        return "triton" if on_gpu and "triton" in op.backends and at.low != torch.float64 else "torch"
-    if asked not in ("torch", "triton"):
-        raise ArgumentError(f"{name}: backend must be 'torch', 'triton' or None, got {asked!r}")
-    if asked not in op.backends:
-        raise BackendError(f"{name}: the {asked} backend isn't available here: is triton installed?")
-    if asked == "triton":
-        if not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
-            raise BackendError(
-                f"{name}: the triton backend needs CUDA tensors, got {at.device} (or TRITON_INTERPRET=1, to interpret it)"
-            )
-        if at.low == torch.float64:
-            raise BackendError(f"{name}: the triton backend computes in float32; float64 needs backend='torch'")
-    return asked

@@ -75,7 +75,7 @@ def projected(x: Tensor, w: Tensor) -> Tensor:
 
 def by_head(x: Tensor) -> Tensor:
     """[B, H, T, a] as [H, B T, a]."""
-    return x[0] if x.shape[0] == 1 else x.transpose(0, 1).reshape(x.shape[1], -1, x.shape[3])
+    return x[0] if x.shape[0] == 1 else x.transpose(0, 1).reshape(x.shape[1], x.shape[0] * x.shape[2], x.shape[3])
 
 
 def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -21,12 +21,14 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, ChunkformError
 
+from ..op.arguments import check_bool
 from ..op.autograd import Run
+from ..op.backend_choice import chosen_backend
 from ..parallel.agreement import Facts, agreed
 from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
 from .arguments import WIDEST, Setting, checked
-from .passes import Attention, AttentionBackend, Call, chosen
+from .passes import Attention, AttentionBackend, Call
 
 Features = dict[str, Tensor]
 Span = tuple[int, int]  # steps of the whole sequence
@@ -70,7 +72,7 @@ def ring_attention(
     everything = agreed(group, lambda: _facts(op, group, made, causal), device, error, key)
     tensors, constants, at = made
     queries, keys = ([x[n] for x in everything] for n in ("queries", "keys"))
-    own_backend = "torch" if _sees_positions(op) else chosen(op, None, at, tensors)
+    own_backend = "torch" if _sees_positions(op) else chosen_backend(op, None, tensors)
     ring = Ring(group, op.backends, own_backend, queries, keys)
     first = sum(queries[: group.rank]), sum(keys[: group.rank])
     part = _Part(**{n: getattr(at, n) for n in Setting.__dataclass_fields__}, first_query=first[0], first_key=first[1])
@@ -99,8 +101,7 @@ def _facts(op: Attention, group: Group, made: Any, causal: bool) -> tuple[Facts,
 
 def _prepared(op: Attention, given: Mapping[str, object], causal: bool, output_lse: bool) -> Any:
     s = op.signature
-    if not isinstance(causal, bool):
-        raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
+    check_bool(s.name, "causal", causal)
     if s.nodes is not None:
         raise ArgumentError(f"{s.name}: context_parallel takes no fixed queries: they have no parts")
     if output_lse and s.normaliser != "softmax":

@@ -15,7 +15,7 @@ from typing import Any
 from ..op.torch_library import Given, Layout
 from .arguments import AttentionSignature, Setting, check_positive, setting_of
 from .deterministic import goes_apart
-from .passes import Attention, Call, output_shape
+from .passes import Attention, Call
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,29 +36,25 @@ class InLibrary:
     def name(self) -> str:
         return self.signature.name
 
-    @cached_property
+    @property
     def tensors(self) -> tuple[str, ...]:
-        return tuple(a.name for a in self.signature.arguments if a.kind != "constant")
+        return self.signature.names
 
     @cached_property
     def constants(self) -> tuple[str, ...]:
-        return tuple(a.name for a in self.signature.arguments if a.kind == "constant")
-
-    @cached_property
-    def temperatures(self) -> frozenset[str]:
-        return frozenset(a.name for a in self.signature.arguments if a.kind == "temperature")
+        return tuple(a.name for a in self.signature.constants)
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        return (*(n for n, *_ in self.signature.outputs), *(["lse"] if self.signature.normaliser == "softmax" else []))
+        return tuple(n for n, _ in self.signature.results)
 
     @property
     def head_axes(self) -> tuple[int, ...]:
-        return self.signature.head_axes(self.tensors)
+        return self.signature.head_axes
 
     @property
     def result_head_axes(self) -> tuple[int, ...]:
-        return self.signature.result_head_axes(lse=True)
+        return self.signature.result_head_axes
 
     def call(self, given: Given) -> Call:
         x = given.options
@@ -71,20 +67,18 @@ class InLibrary:
 
     def look(self, given: Given) -> None:
         """Temperatures above 0, where nobody has to wait for them."""
-        for n, x in zip(self.tensors, given.tensors, strict=True):
-            if n in self.temperatures and x.device.type == "cpu":
-                check_positive(self.signature, n, x)
+        for n in self.signature.temperatures:
+            if (x := given.tensors[n]).device.type == "cpu":
+                check_positive(self.signature, self.tensors[n], x)
 
     def batched(self, options: Mapping[str, Any], size: int) -> Mapping[str, Any]:
         return options
 
     def shapes(self, given: Given) -> list[Layout]:
         s, at = self.signature, self._at(given)
-        layouts: list[Layout] = [(output_shape(s, whole, dims, at), at.low) for _, whole, dims in s.outputs]
-        if s.normaliser == "softmax":
-            rows = (at.batch, at.heads, at.queries) if s.nodes else (at.batch, at.queries, at.heads)
-            layouts.append((rows, at.dtype))
-        return layouts
+        sizes = at.sizes | {"T": at.queries}
+        shapes = [tuple(sizes[d] for d in layout) for _, layout in s.results]
+        return [(shape, at.low if n < len(s.outputs) else at.dtype) for n, shape in enumerate(shapes)]
 
     def saved(self, given: Given) -> dict[str, Layout] | None:
         s, at = self.signature, self._at(given)

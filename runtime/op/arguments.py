@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from .signature import Argument, Signature
+from .signature import Argument, Arguments, Signature
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+POSITIONS = ("B", "T", "S")  # dims of which there may be nothing
 Sizes = dict[str, Any]
 
 
@@ -37,44 +38,57 @@ class Checked:
 
 
 def check_call(
-    signature: Signature, tensors: Sequence[Tensor | None], given: Mapping[str, Tensor | float], sequences: int | None
+    signature: Signature, tensors: Sequence[Tensor | None], given: Mapping[str, object], sequences: int | None
 ) -> Checked:
     """Shapes, types and devices of arguments and states, in order; `sequences` is the number of packed ones, or None.
 
     Raises:
         ArgumentError: one doesn't fit; the message names it.
     """
-    constants = {a.name: _constant(f"{signature.name}: {a.key}", a, given[a.name]) for a in signature.constants}
+    constants = constants_of(signature, given)
+    own, states = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
+    sizes = check_tensors(signature, zip(signature.tensors, signature.layouts, own, strict=True))
+    first: Any = own[0]
+    kinds = dtypes_of(list(zip(signature.tensors, own, strict=True)))
+    wide = torch.float64 if torch.float64 in kinds else torch.float32
+    check_states(signature, states, sizes if sequences is None else sizes | {"N": sequences}, sequences, first)
+    kinds += [wide for _ in states]
+    casts = tuple(None if x is None or x.dtype == kind else kind for x, kind in zip(tensors, kinds, strict=True))
+    return Checked(casts, constants, sizes, "")
+
+
+def constants_of(s: Arguments, given: Mapping[str, object]) -> dict[str, float]:
+    """The numbers among the arguments of an op of any kind."""
+    return {a.name: _constant(f"{s.name}: {a.key}", a, given[a.name]) for a in s.constants}
+
+
+def check_tensors(s: Arguments, given: Iterable[tuple[Argument, tuple[str, ...], object]]) -> Sizes:
+    """The size of each dim, of arguments with their layouts and values, whose shapes, types and devices fit each other."""
     sizes: dict[str, tuple[Any, str]] = {}
     heads: dict[str, Any] = {}
-    first: Tensor | None = None
-    for a, one in zip(signature.tensors, tensors, strict=False):
-        value = _check_tensor(signature, a, one)
-        for dim, n in zip(a.layout, value.shape, strict=True):
+    first: tuple[str, Tensor] | None = None
+    for a, layout, one in given:
+        value = _check_tensor(s.name, a.key, layout, one)
+        shape = f"{a.key} must be [{', '.join(layout)}], got {list(value.shape)}"
+        for dim, n in zip(layout, value.shape, strict=True):
             if dim == "H":
                 heads[a.key] = n
                 continue
             known = sizes.setdefault(dim, (n, a.key))
             if known[0] != n:
                 raise ArgumentError(
-                    f"{signature.name}: {a.key} has {dim} = {n}, but {known[1]} has {dim} = {known[0]}; {a.key} must be "
-                    f"[{', '.join(a.layout)}], got {list(value.shape)}"
+                    f"{s.name}: {a.key} has {dim} = {n}, but {known[1]} has {dim} = {known[0]}; {shape}"
                 )
-            if dim not in ("B", "T") and n == 0:
-                raise ArgumentError(f"{signature.name}: {a.key} has {dim} = 0; widths must be at least 1")
-        if first is None:
-            first = value
-        elif value.device != first.device:
-            key = signature.tensors[0].key
-            raise ArgumentError(f"{signature.name}: {a.key} is on {value.device}, but {key} is on {first.device}")
-    found = {dim: n for dim, (n, _) in sizes.items()} | {"H": _heads(signature, heads)}
-    kinds = _types(signature, tensors)
-    wide = torch.float64 if torch.float64 in kinds else torch.float32
-    states = tensors[len(kinds) :]
-    check_states(signature, states, found if sequences is None else found | {"N": sequences}, sequences, first)
-    kinds += [wide for _ in states]
-    casts = tuple(None if x is None or x.dtype == kind else kind for x, kind in zip(tensors, kinds, strict=True))
-    return Checked(casts, constants, found, "")
+            if n == 0 and dim not in POSITIONS:
+                raise ArgumentError(f"{s.name}: {a.key} has {dim} = 0; widths must be at least 1")
+            if dim in s.even and n % 2:
+                raise ArgumentError(
+                    f"{s.name}: {a.key} has {dim} = {n}, but must have an even {dim}, whose halves are turned; {shape}"
+                )
+        first = first or (a.key, value)
+        if value.device != first[1].device:
+            raise ArgumentError(f"{s.name}: {a.key} is on {value.device}, but {first[0]} is on {first[1].device}")
+    return {dim: n for dim, (n, _) in sizes.items()} | {"H": _heads(s.name, heads)}
 
 
 def checked(
@@ -101,9 +115,9 @@ def checked_states(
     return {n: None if x is None else x.to(wide) for (n, _), x in zip(signature.states, states, strict=True)}
 
 
-def _check_tensor(signature: Signature, a: Argument, value: object) -> Tensor:
-    """The value, which is a tensor that fits the argument."""
-    what, shape = f"{signature.name}: {a.key}", f"[{', '.join(a.layout)}]"
+def _check_tensor(name: str, key: str, layout: tuple[str, ...], value: object) -> Tensor:
+    """The value, which is a tensor of as many axes, of a dtype that ops compute with."""
+    what, shape = f"{name}: {key}", f"[{', '.join(layout)}]"
     if not isinstance(value, Tensor):
         raise ArgumentError(f"{what} must be a tensor {shape}, got {type(value).__name__}")
     if value.dtype not in FLOATS:
@@ -111,8 +125,8 @@ def _check_tensor(signature: Signature, a: Argument, value: object) -> Tensor:
             f"{what} must be float32, bfloat16, float16 or float64, got {str(value.dtype).removeprefix('torch.')}"
         )
     check_dense(what, value)
-    if value.dim() != len(a.layout):
-        raise ArgumentError(f"{what} must have {len(a.layout)} axes {shape}, got the shape {list(value.shape)}")
+    if value.dim() != len(layout):
+        raise ArgumentError(f"{what} must have {len(layout)} axes {shape}, got the shape {list(value.shape)}")
     return value
 
 
@@ -124,7 +138,8 @@ def check_dense(what: str, x: Tensor) -> None:
         )
 
 
-def _heads(signature: Signature, heads: dict[str, int]) -> int:
+def _heads(name: str, heads: dict[str, int]) -> int:
+    """The most that an argument has; others may have fewer, of which they are a multiple."""
     most = next(iter(heads))
     for key, n in heads.items():
         if n > heads[most]:
@@ -132,7 +147,7 @@ def _heads(signature: Signature, heads: dict[str, int]) -> int:
     for key, n in heads.items():
         if n != heads[most] and (n == 0 or heads[most] % n):
             raise ArgumentError(
-                f"{signature.name}: {key} has H = {n}, but {most} has H = {heads[most]}, which isn't a multiple of it"
+                f"{name}: {key} has H = {n}, but {most} has H = {heads[most]}, which isn't a multiple of it"
             )
     return heads[most]
 
@@ -145,21 +160,20 @@ def _constant(what: str, a: Argument, value: object) -> float:
     return float(value)
 
 
-def _types(signature: Signature, tensors: Sequence[Tensor]) -> list[torch.dtype]:
+def dtypes_of(given: Sequence[tuple[Argument, Tensor]]) -> list[torch.dtype]:
     """Inputs in their common dtype, or autocast's; log decays and parameters in float32 (float64 where an argument is).
 
     An input of one number a step and head may be wider than the others, and stays so.
     """
-    given = list(zip(signature.tensors, tensors, strict=False))
-    inputs = [x.dtype for a, x in given if a.kind == "input" and a.dims]
-    inputs = inputs or [x.dtype for a, x in given if a.kind == "input"]
+    inputs = [x.dtype for a, x in given if a.is_input and a.dims]
+    inputs = inputs or [x.dtype for a, x in given if a.is_input]
     common = functools.reduce(torch.promote_types, inputs) if inputs else torch.float32
     if any(x.dtype == torch.float64 for _, x in given):
         common = torch.float64
     else:
-        common = autocast_dtype(tensors[0].device.type) or common
+        common = autocast_dtype(given[0][1].device.type) or common
     wide = torch.float64 if common == torch.float64 else torch.float32
-    return [wide if a.kind != "input" else common if a.dims else torch.promote_types(x.dtype, common) for a, x in given]
+    return [wide if not a.is_input else common if a.dims else torch.promote_types(x.dtype, common) for a, x in given]
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
@@ -215,6 +229,12 @@ def one_of(name: str, key: str, value: object, allowed: tuple[str, ...], other: 
     if not isinstance(value, str) or value not in allowed:
         *most, last = [*map(repr, allowed), *([other] if other else [])]
         raise ArgumentError(f"{name}: {key} must be {', '.join(most)} or {last}, got {value!r}")
+
+
+def check_bool(name: str, key: str, value: object) -> None:
+    """Refuse what isn't True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name}: {key} must be True or False, got {value!r}")
 
 
 def check_flag(name: str, key: str, value: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from chunkform.errors import BackendError
 
-from .arguments import one_of
-from .signature import Backend, Signature
+from .arguments import autocast_dtype, one_of
+from .signature import Arguments
 
 
 class Backends(Protocol):
-    """An op: what it takes, and what computes it."""
+    """An op of any kind: what it takes, and what computes it."""
 
     @property
-    def signature(self) -> Signature: ...
+    def signature(self) -> Arguments: ...
     @property
-    def backends(self) -> dict[str, Backend]: ...
+    def backends(self) -> Mapping[str, object]: ...
 
 
 def chosen_backend(op: Backends, asked: str | None, tensors: dict[str, Tensor]) -> str:
@@ -46,6 +46,11 @@ def chosen_backend(op: Backends, asked: str | None, tensors: dict[str, Tensor]) 
 def interprets(backend: str | None) -> bool:
     """Is the Triton backend, where it was asked for, to be interpreted?"""
     return backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def modes(device_type: str, backend: str | None) -> tuple[Hashable, ...]:
+    """What the check of a call depends on beside what it is given."""
+    return autocast_dtype(device_type), torch.is_grad_enabled(), interprets(backend)
 
 
 def is_traced(tensors: Sequence[object]) -> bool:

@@ -205,7 +205,8 @@ def _prepare(
     name = op.signature.name
     if debugging._on and debugging.can_look():
         values = [given[a.name] for a in op.signature.tensors]
-        debugging.look(op.signature, [*values, *states_of(op.signature, initial_state)])
+        states = states_of(op.signature, initial_state)
+        debugging.look(op.signature, [*values, *states], states=op.signature.state_layouts)
     if op.backends["torch"].forward_states is None:
         raise ArgumentError(
             f"{name}: context_parallel needs a recurrence that is affine in its state; this one runs in recurrent form"

@@ -7,8 +7,8 @@ with chunkform.debug():        chunkform.debug()             CHUNKFORM_DEBUG=1
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from ..launch.varlen import check_values
-from .signature import Signature
+from .signature import Arguments
+
+States: TypeAlias = "Sequence[tuple[str, Sequence[str]]]"
 
 _on = os.environ.get("CHUNKFORM_DEBUG", "0") not in ("", "0")
 
@@ -43,8 +45,8 @@ class debug:
         _on = self.before
 
 
-def look(signature: Signature, tensors: Sequence[object], starts: object = None) -> None:
-    """Look at arguments and states in order, which may be anything so far.
+def look(signature: Arguments, tensors: Sequence[object], starts: object = None, states: States = ()) -> None:
+    """Look at arguments and states in order, which may be anything so far. `states` are those of a recurrence, by name.
 
     Raises:
         ArgumentError: names an argument, and its first entry that can't be.
@@ -55,22 +57,20 @@ def look(signature: Signature, tensors: Sequence[object], starts: object = None)
         if first is not None and first.dim() > 1 and not x.is_floating_point():
             check_values(f"{what}: cu_seqlens", x.cpu(), first.shape[1])
     for a, x in zip(signature.tensors, tensors):
-        if (x := _visible(x)) is None:
-            continue
-        if a.kind.startswith("decay"):
-            _look_at_decay(f"{what}: {a.key}", a.layout, x)
-        else:
-            _finite(f"{what}: {a.key}", a.layout, x)
-    for (n, dims), x in zip(signature.states, tensors[len(signature.tensors) :]):
         if (x := _visible(x)) is not None:
-            _finite(f"{what}: the state {n}", ("B", "H", *dims), x)
+            RULES[a.values](f"{what}: {a.key}", a.layout, x)
+    for (n, layout), x in zip(states, tensors[len(signature.tensors) :]):
+        if (x := _visible(x)) is not None:
+            _finite(f"{what}: the state {n}", layout, x)
 
 
-def watched(signature: Signature, tensors: Sequence[Tensor | None], spoilt: list[bool]) -> list[Tensor | None]:
+def watched(
+    signature: Arguments, tensors: Sequence[object], spoilt: list[bool], states: States = ()
+) -> list[Tensor | None]:
     """Arguments and states whose gradients are looked at when they come, unless the loss's own were `spoilt`."""
 
-    def seen(what: str, layout: Sequence[str], x: Tensor | None) -> Tensor | None:
-        if x is None or _visible(x) is None or not (torch.is_grad_enabled() and x.requires_grad) or _is_wrapped(x):
+    def seen(what: str, layout: Sequence[str], x: Any) -> Any:
+        if _visible(x) is None or not (torch.is_grad_enabled() and x.requires_grad) or _is_wrapped(x):
             return x
         own = x.view_as(x)  # whose hook goes with this call
         own.register_hook(
@@ -78,26 +78,26 @@ def watched(signature: Signature, tensors: Sequence[Tensor | None], spoilt: list
         )
         return own
 
-    named = [(a.key, a.layout) for a in signature.tensors] + [(n, ("B", "H", *dims)) for n, dims in signature.states]
+    named = [*((a.key, a.layout) for a in signature.tensors), *states]
     return [seen(*name, x) for name, x in zip(named, tensors, strict=True)]
 
 
-def look_at_results(signature: Signature, found: Sequence[Tensor | None], spoilt: list[bool]) -> None:
-    """Look at outputs and last states, and at the gradients of a loss by them when these come.
+def look_at_results(
+    name: str, results: Iterable[tuple[str, Sequence[str]]], found: Sequence[Tensor | None], spoilt: list[bool]
+) -> None:
+    """Look at results, and at the gradients of a loss by them when these come. `results` says what they are, and their axes.
 
     Raises:
-        ArgumentError: names an output, and its first entry that isn't finite.
+        ArgumentError: names a result, and its first entry that isn't finite.
     """
 
     def told(g: Tensor) -> None:
         if not bool(g.isfinite().all()):
             spoilt.append(True)
 
-    named = [(f"the output {n}", ("B", "T", "H", *dims)) for n, dims in signature.outputs]
-    named += [(f"the last state {n}", ("B", "H", *dims)) for n, dims in signature.states]
-    for (what, layout), x in zip(named, found):
+    for (what, layout), x in zip(results, found):
         if x is not None and (y := _visible(x)) is not None:
-            _follows(f"{signature.name}: {what}", layout, y)
+            _follows(f"{name}: {what}", layout, y)
             if x.requires_grad and not _is_wrapped(x):
                 x.register_hook(told)
 
@@ -112,19 +112,6 @@ def _is_wrapped(x: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
-def look_at_attention(name: str, arguments: Iterable[Any], given: dict[str, Any]) -> None:
-    """The same for an attention. A key's number may be -inf, which masks it."""
-    for a in arguments:
-        if (x := _visible(given[a.name])) is None:
-            continue
-        if a.kind == "temperature":
-            _first(f"{name}: {a.name}", a.layout, x, ~(x > 0) | x.isinf(), "must be above 0 and finite")
-        elif a.per_position and not a.dims:
-            _first(f"{name}: {a.name}", a.layout, x, x.isnan() | (x == torch.inf), "must be finite, or -inf")
-        else:
-            _finite(f"{name}: {a.name}", a.layout, x)
-
-
 def _look_at_decay(what: str, layout: Sequence[str], x: Tensor) -> None:
     _first(what, layout, x, x.isnan(), "must be a number")
     if not x.numel() or not bool((wrong := x > 0).any()):
@@ -136,6 +123,22 @@ def _look_at_decay(what: str, layout: Sequence[str], x: Tensor) -> None:
 
 def _finite(what: str, layout: Sequence[str], x: Tensor) -> None:
     _first(what, layout, x, ~x.isfinite(), "must be finite")
+
+
+def _above_0(what: str, layout: Sequence[str], x: Tensor) -> None:
+    _first(what, layout, x, ~(x > 0) | x.isinf(), "must be above 0 and finite")
+
+
+def _finite_or_masking(what: str, layout: Sequence[str], x: Tensor) -> None:
+    _first(what, layout, x, x.isnan() | (x == torch.inf), "must be finite, or -inf")
+
+
+RULES: dict[str, Callable[[str, Sequence[str], Tensor], None]] = {  # by what may be in an argument
+    "finite": _finite,
+    "log decay": _look_at_decay,
+    "above 0": _above_0,
+    "finite or -inf": _finite_or_masking,
+}
 
 
 def _first(what: str, layout: Sequence[str], x: Tensor, wrong: Tensor, expected: str, told: str = "") -> None:

@@ -464,13 +464,14 @@ def _look(
     """In debug mode: at what is given, but for what is padding."""
     found = {a: given[a.name] for a in signature.tensors}
     if rows is None:
-        debugging.look(signature, [*found.values(), *states])
+        debugging.look(signature, [*found.values(), *states], states=signature.state_layouts)
         return
     real = rows >= 0
     own = [
         x[real] if a.per_step and isinstance(x, Tensor) and x.shape[:1] == rows.shape else x for a, x in found.items()
     ]
-    debugging.look(signature, [*own, *(x.index_select(0, rows[real]) for x in states)])  # type: ignore[attr-defined]
+    pooled = [x.index_select(0, rows[real]) for x in states]  # type: ignore[attr-defined]
+    debugging.look(signature, [*own, *pooled], states=signature.state_layouts)
 
 
 def listed(x: object) -> list[Tensor]:

@@ -96,7 +96,7 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
     if debugging._on and debugging.can_look():
         real = slice(None) if rows is None else rows >= 0
         seen = [x[real] if a.per_step else x for a, x in zip(step.whole.tensors, tensors, strict=True)]
-        debugging.look(step.whole, [*seen, *pools] if rows is None else seen)
+        debugging.look(step.whole, [*seen, *pools] if rows is None else seen, states=step.whole.state_layouts)
     like = named[step.whole.leading.name]
     shapes = [(sizes["B"], sizes["T"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in step.whole.outputs]
     outs = listed(found.get("out"))

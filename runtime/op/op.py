@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,18 +13,16 @@ from torch import Tensor
 from chunkform.errors import ArgumentError, BackendError
 from chunkform.types import PublicOp
 
-from ..launch.replay import layouts
 from ..launch.varlen import check_starts, packed_of
-from . import debugging
 from .about import about
-from .arguments import FLOATS, Checked, autocast_dtype, check_call, check_flag, one_of, states_of
-from .autograd import apply
-from .backend_choice import chosen_backend, interprets, is_traced
+from .arguments import FLOATS, Checked, check_bool, check_call, check_flag, one_of, states_of
+from .backend_choice import chosen_backend
 from .call import Call, is_empty, make_call
 from .chunk_replay import call_by_chunks, step_by_chunks
 from .decode import Step
 from .drafts import commit, draft
 from .forward_mode import is_on, refuse_tangents
+from .front import Asked, results_of, wants_gradients
 from .naming import named
 from .passes import Passes
 from .pools import call_in_pool, step_in_pool
@@ -41,16 +39,61 @@ __all__ = ["Argument", "Backend", "Op", "Signature"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-REMEMBERED = 256  # kinds of calls whose arguments need no second look
 
 
 @dataclass(eq=False)
 class Known:
     """A kind of call: what was found out about its arguments, and the call itself, but for where packed sequences start."""
 
+    op: Op
     checked: Checked
     casting: bool
+    options: Options
     call: Call | None = None
+    whole: Passes | None = None  # of calls whose sequences aren't packed
+
+    @property
+    def constants(self) -> dict[str, float]:
+        return self.checked.constants
+
+    def prepared(self, tensors: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        if not self.casting:
+            return tensors
+        casts = zip(tensors, self.checked.casts, strict=True)
+        return [x if kind is None or x is None else x.to(kind) for x, kind in casts]
+
+    def passes(self, tensors: Sequence[Tensor | None], starts: Tensor | None) -> Passes:
+        if starts is None and self.whole is not None:
+            return self.whole
+        call, s = self.call, self.op.signature
+        if call is None:
+            o, c = self.options, self.checked
+            called = c.backend, c.constants, c.sizes["H"], None, o.precision, tensors, o.deterministic
+            call = make_call(s, self.op.backends, *called)
+            call.recompute, call.finals, call.needs_backward = o.recompute, o.finals, wants_gradients(tensors)
+            if "replays" in call.backend.features and not is_empty(tensors):
+                call.replays = {}
+            self.call = call
+        if starts is not None:
+            return Passes(replace(call, packed=packed_of(s.name, starts, self.checked.sizes["T"])))
+        self.whole = Passes(call)
+        return self.whole
+
+    def in_library(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
+        o, c = self.options, self.checked
+        keep = o.recompute != "always" and wants_gradients(tensors)
+        return c.sizes["H"], c.backend, o.precision, keep, o.deterministic
+
+
+class Options(NamedTuple):
+    """What a call says beside arguments. finals: are the final states wanted?"""
+
+    precision: str
+    backend: str | None
+    recompute: str
+    state_dtype: torch.dtype | None
+    finals: bool
+    deterministic: bool
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,9 +138,6 @@ class Op:
             return torch.compiler.disable(self)(given, initial_state, output_final_state, *options)
         if is_on():
             refuse_tangents(s.name, [*given.values(), *states_of(s, initial_state)])
-        looking = debugging._on and context_parallel is None and debugging.can_look()
-        if looking:
-            debugging.look(s, [given[a.name] for a in s.tensors] + states_of(s, initial_state), cu_seqlens)
         if context_parallel is not None:
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
             if backend is not None or precision != "default":
@@ -108,24 +148,15 @@ class Op:
                 self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic
             )
             return s.result()(*outputs, _stored(last, state_dtype))
-        tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
-        spoilt: list[bool] = []
-        if looking:
-            tensors = debugging.watched(s, tensors, spoilt)
-        traced = self.registered is not None and is_traced(tensors)
-        if not isinstance(deterministic, bool):
+        if not isinstance(deterministic, bool):  # which may be equal to one that is
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
         if not isinstance(output_final_state, bool):
             check_flag(s.name, "output_final_state", output_final_state)
-        options = (precision, backend, recompute, state_dtype, bool(output_final_state), deterministic)
-        known = self._known(tensors, given, cu_seqlens, options, remember=not traced)
-        if known.casting:
-            casts = known.checked.casts
-            tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, casts, strict=True)]
-        run_it = self._traced if traced else self._run
-        found = run_it(known, tensors, cu_seqlens, options)
-        if looking:
-            debugging.look_at_results(s, found, spoilt)
+        tensors: list[Any] = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
+        numbers = [given[a.name] for a in s.constants]
+        options = precision, backend, recompute, state_dtype, bool(output_final_state), deterministic
+        asked = Asked(s, tensors, numbers, options, backend, cu_seqlens, s.state_layouts, s.result_layouts)
+        found = results_of(self.registered, self.known, asked, self._check)
         outputs = found[: len(s.outputs)]
         if not output_final_state:
             return s.result()(*outputs, None)
@@ -149,78 +180,19 @@ class Op:
             object.__setattr__(self, "public", plain)
         return about(found)
 
-    def _run(
-        self, known: Known, tensors: list[Tensor | None], starts: Tensor | None, options: tuple[Any, ...]
-    ) -> Sequence[Tensor]:
-        call = known.call
-        if call is None:
-            precision, _, recompute, _, finals, deterministic = options
-            c = known.checked
-            called = c.backend, c.constants, c.sizes["H"], None, precision, tensors, deterministic
-            call = make_call(self.signature, self.backends, *called)
-            call.recompute, call.finals = recompute, finals
-            call.needs_backward = _wants_gradients(tensors)
-            if "replays" in call.backend.features and not is_empty(tensors):
-                call.replays = {}
-            known.call = call
-        if starts is not None:
-            call = replace(call, packed=packed_of(self.signature.name, starts, known.checked.sizes["T"]))
-        return apply(Passes(call), tensors)
-
-    def _traced(
-        self, known: Known, tensors: list[Tensor | None], starts: Tensor | None, options: tuple[Any, ...]
-    ) -> Sequence[Tensor]:
-        assert self.registered is not None
-        precision, _, recompute, *_, deterministic = options
-        c, keep = known.checked, recompute != "always" and _wants_gradients(tensors)
-        more = c.sizes["H"], c.backend, precision, keep, deterministic
-        return self.registered(tensors, starts, c.constants, more)
-
-    def _known(
-        self,
-        tensors: list[Tensor | None],
-        given: dict[str, Tensor | float],
-        starts: Tensor | None,
-        options: tuple[Any, ...],
-        remember: bool,
-    ) -> Known:
-        """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only.
-
-        options: precision, backend, recompute, state_dtype, whether final states are wanted, and deterministic.
-        """
-        if not remember:
-            return self._check(tensors, given, starts, options)
-        try:
-            numbers = [(given[a.name], type(given[a.name])) for a in self.signature.constants]
-            modes = autocast_dtype(tensors[0].device.type), torch.is_grad_enabled(), interprets(options[1])
-            key = (layouts(tensors), None if starts is None else layouts([starts]), options, modes, *numbers)
-            found = self.known.get(key)
-        except (AttributeError, TypeError, RuntimeError):  # something that isn't a tensor: the check says which
-            return self._check(tensors, given, starts, options)
-        if found is None:
-            found = self._check(tensors, given, starts, options)
-            if len(self.known) >= REMEMBERED:
-                self.known.clear()
-            self.known[key] = found
-        return found
-
-    def _check(
-        self,
-        tensors: list[Tensor | None],
-        given: dict[str, Tensor | float],
-        starts: Tensor | None,
-        options: tuple[Any, ...],
-    ) -> Known:
-        precision, backend, recompute, state_dtype, _, deterministic = options
-        _check_options(self.signature.name, recompute, precision, state_dtype, deterministic)
+    def _check(self, asked: Asked) -> Known:
+        s, tensors, starts, o = self.signature, asked.tensors, asked.starts, Options(*asked.options)
+        _check_options(s.name, o.recompute, o.precision, o.state_dtype, o.deterministic)
         sequences = starts.shape[0] - 1 if isinstance(starts, Tensor) and starts.dim() == 1 else None
-        found = check_call(self.signature, tensors, given, sequences)
+        constants = dict(zip((a.name for a in s.constants), asked.numbers, strict=True))
+        found = check_call(s, tensors, constants, sequences)
+        some: Any = tensors[0]
         if starts is not None:
-            check_starts(self.signature.name, starts, found.sizes["B"], tensors[0].device)
-        name = chosen_backend(self, backend, {a.name: x for a, x in zip(self.signature.tensors, tensors, strict=False)})
+            check_starts(s.name, starts, found.sizes["B"], some.device)
+        name = chosen_backend(self, o.backend, {a.name: x for a, x in zip(s.tensors, tensors, strict=False)})
         self._supports(name, starts is not None)
         checked = Checked(found.casts, found.constants, found.sizes, name)
-        return Known(checked, any(kind is not None for kind in found.casts))
+        return Known(self, checked, any(kind is not None for kind in found.casts), o)
 
     def _supports(self, backend: str, packed: bool) -> None:
         """Refuse what a backend can't do, and nothing else can do for it."""
@@ -251,10 +223,6 @@ def served_step(op: Op, plain: Public, arguments: tuple[object, ...], options: d
     return step_in_pool(op.step, plain, arguments, options)
 
 
-def _wants_gradients(tensors: Sequence[Tensor | None]) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-
-
 def _stored(state: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
     """A final state, or a tuple of them, in a dtype."""
     if dtype is None or state is None:
@@ -269,5 +237,4 @@ def _check_options(
     one_of(name, "precision", precision, ("fast", "default", "high"))
     if state_dtype is not None and state_dtype not in FLOATS:
         raise ArgumentError(f"{name}: state_dtype must be a floating-point torch.dtype or None, got {state_dtype!r}")
-    if not isinstance(deterministic, bool):
-        raise ArgumentError(f"{name}: deterministic must be True or False, got {deterministic!r}")
+    check_bool(name, "deterministic", deterministic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -126,13 +126,13 @@ def _results(
     call: Call, given: Tensors, gradients: Tensors, initial: Tensors, needs: frozenset[str]
 ) -> tuple[Tensors, Tensors]:
     """A backend's gradients, with the heads and the dtypes of what they belong to."""
-    reduced = {}
+    summed = {}
     for a in call.signature.tensors:
         if a.name in needs and a.name in gradients:
             x = given[a.name]
-            reduced[a.name] = _cast(_reduced(gradients[a.name], a.head_axis, x.shape[a.head_axis]), x.dtype)
+            summed[a.name] = _cast(reduced(gradients[a.name], a.head_axis, x.shape[a.head_axis]), x.dtype)
     wide = result_types(call.signature, given)[1]
-    return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
+    return summed, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
 
 
 def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor], Tensors]:
@@ -159,49 +159,35 @@ def backward_pass(
     return [found.get(n) if w else None for n, w in zip(s.names, wanted, strict=True)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Passes:
-    """A call of a recurrence, or of a program, as `TwoPasses` has it. Its tensors are arguments and states."""
+    """A call of a recurrence, or of a program, as `TwoPasses` has it. Its tensors are arguments and states; its results are
+    outputs, and final states where they are wanted."""
 
     call: Call
+    name: str = field(init=False)
+    head_axes: tuple[int, ...] = field(init=False)
+    result_head_axes: tuple[int, ...] = field(init=False)
+    outputs: int = field(init=False)
+    starts: Tensor | None = field(init=False)
+    overwrites: bool = field(init=False)
+    needs_backward: bool = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.call.signature.name
-
-    @property
-    def head_axes(self) -> tuple[int, ...]:
-        return self.call.signature.head_axes
-
-    @property
-    def result_head_axes(self) -> tuple[int, ...]:
-        """Of outputs, and of final states where they are wanted."""
-        axes = self.call.signature.result_head_axes
-        return axes if self.call.finals else axes[: self.outputs]
-
-    @property
-    def outputs(self) -> int:
-        return len(self.call.signature.outputs)
-
-    @property
-    def starts(self) -> Tensor | None:
-        return None if self.call.packed is None else self.call.packed.starts
-
-    @property
-    def owner(self) -> tuple[Hashable, ...]:
-        return id(self.call.backend), self.call.packed is None, self.call.deterministic
-
-    @property
-    def overwrites(self) -> bool:
-        return "overwrites" in self.call.backend.features
-
-    @property
-    def needs_backward(self) -> bool:
-        return self.call.needs_backward
+    def __post_init__(self) -> None:
+        call, s = self.call, self.call.signature
+        self.name, self.head_axes, self.outputs = s.name, s.head_axes, len(s.outputs)
+        self.result_head_axes = s.result_head_axes if call.finals else s.result_head_axes[: self.outputs]
+        self.starts = None if call.packed is None else call.packed.starts
+        self.overwrites = "overwrites" in call.backend.features
+        self.needs_backward = call.needs_backward
 
     @property
     def replays(self) -> dict[Any, Any] | None:
         return self.call.replays
+
+    @property
+    def owner(self) -> tuple[Hashable, ...]:
+        return id(self.call.backend), self.call.packed is None, self.call.deterministic
 
     def forward(self, tensors: Sequence[Tensor | None], keep: bool = True) -> tuple[list[Tensor], Tensors | None]:
         call = self.call if keep else replace(self.call, recompute="always")
@@ -283,7 +269,7 @@ def repeated(x: Tensor, axis: int, heads: int) -> Tensor:
     return x if x.shape[axis] == heads else x.repeat_interleave(heads // x.shape[axis], axis)
 
 
-def _reduced(x: Tensor, axis: int, heads: int) -> Tensor:
+def reduced(x: Tensor, axis: int, heads: int) -> Tensor:
     """The sums over the heads of each group, in float32 at least."""
     if x.shape[axis] == heads:
         return x

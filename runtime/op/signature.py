@@ -23,7 +23,7 @@ class Argument:
     name: str
     kind: str
     dims: tuple[str, ...] = ()
-    default: float | None = None
+    default: Any = None
     domain: tuple[float | None, float | None] | None = None  # its values lie between; None where there is no bound
 
     @property
@@ -36,6 +36,16 @@ class Argument:
         return self.kind in ("input", "decay")
 
     @property
+    def is_input(self) -> bool:
+        """Has it the dtype that products are computed in? Others are float32 at least."""
+        return self.kind == "input"
+
+    @property
+    def values(self) -> str:
+        """What may be in it: finite | log decay."""
+        return "log decay" if self.kind.startswith("decay") else "finite"
+
+    @property
     def head_axis(self) -> int:
         return 2 if self.per_step else 0
 
@@ -45,26 +55,42 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Signature:
-    """The arguments, states and outputs of an op, with the dims of each. Outputs that are `hidden` are returned on request;
-    those that are `wide` are float32 at least."""
+class Arguments:
+    """The name of an op of any kind, and what it is given."""
 
     name: str
     arguments: tuple[Argument, ...]
-    states: tuple[tuple[str, tuple[str, ...]], ...]
-    outputs: tuple[tuple[str, tuple[str, ...]], ...]
-    hidden: tuple[str, ...] = ()
-    wide: tuple[str, ...] = ()
 
     @cached_property
-    def tensors(self) -> tuple[Argument, ...]:
+    def tensors(self) -> tuple[Any, ...]:
         """The arguments that are tensors."""
         return tuple(a for a in self.arguments if a.kind != "constant")
 
     @cached_property
-    def constants(self) -> tuple[Argument, ...]:
+    def constants(self) -> tuple[Any, ...]:
         """The arguments that are numbers."""
         return tuple(a for a in self.arguments if a.kind == "constant")
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[str, ...], ...]:
+        """Of `tensors`, as they are given."""
+        return tuple(a.layout for a in self.tensors)
+
+    @property
+    def even(self) -> tuple[str, ...]:
+        """Dims of which halves are turned."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Signature(Arguments):
+    """The arguments, states and outputs of an op, with the dims of each. Outputs that are `hidden` are returned on request;
+    those that are `wide` are float32 at least."""
+
+    states: tuple[tuple[str, tuple[str, ...]], ...]
+    outputs: tuple[tuple[str, tuple[str, ...]], ...]
+    hidden: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
     @cached_property
     def leading(self) -> Argument:
@@ -85,6 +111,17 @@ class Signature:
     def names(self) -> tuple[str, ...]:
         """Everything that may have a gradient, in order: arguments, then states."""
         return (*(a.name for a in self.tensors), *(n for n, _ in self.states))
+
+    @cached_property
+    def state_layouts(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Of each state, by name."""
+        return tuple((n, ("B", "H", *dims)) for n, dims in self.states)
+
+    @cached_property
+    def result_layouts(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What each result is, and its layout: outputs, then final states."""
+        outputs = ((f"the output {n}", ("B", "T", "H", *dims)) for n, dims in self.outputs)
+        return (*outputs, *((f"the last state {n}", layout) for n, layout in self.state_layouts))
 
     @cached_property
     def head_axes(self) -> tuple[int, ...]:

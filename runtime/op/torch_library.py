@@ -25,6 +25,7 @@ from .autograd import Task, fold_all, forward_kept, no_second, unfold
 from .call import is_empty
 from .fits import made_at
 from .forward_mode import register_autograd
+from .remembered import remember
 from .signature import Folded
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 NAMESPACE = "chunkform"
 MOST = 64  # arguments that torch's library takes
-REMEMBERED = 256  # kinds of calls that are made once
 LIBRARIES: dict[str, Library] = {}
 
 Layout: TypeAlias = "tuple[Sequence[int], torch.dtype]"  # of a tensor: its shape and its dtype
@@ -102,7 +102,11 @@ class Registered:
     backward: Any
 
     def __call__(
-        self, tensors: Sequence[Tensor], starts: Tensor | None, constants: Mapping[str, float], options: Sequence[Any]
+        self,
+        tensors: Sequence[Tensor | None],
+        starts: Tensor | None,
+        constants: Mapping[str, float],
+        options: Sequence[Any],
     ) -> Sequence[Tensor]:
         """The results, without what is saved."""
         kind = self.kind
@@ -191,12 +195,12 @@ class _Passes:
     def _call(self, flat: Sequence[Any], given: Given) -> TwoPasses:
         """The call, which is the same for calls of the same kind, but for where packed sequences start."""
         starts = given.starts
-        key = (layouts(given.tensors), starts if starts is None else layouts([starts]), *flat[self.first : self.own])
-        found = self.known.get(key)
+        begun = None if starts is None else layouts([starts])
+        kind = layouts(given.tensors), begun, *flat[self.first : self.own]
+        found = self.known.get(kind)
         if found is None:
-            if len(self.known) >= REMEMBERED:
-                self.known.clear()
-            found = self.known[key] = self.kind.call(given)
+            found = self.kind.call(given)
+            remember(self.known, kind, found)
         return found if starts is None else found.starting(starts)
 
     # --- the passes themselves --------------------------------------------------------------------------------------

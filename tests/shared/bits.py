@@ -276,7 +276,7 @@ def attention_problem(name: str, case: Case, causal: bool = True) -> AttentionPr
     for a in s.arguments:
         if a.kind == "constant":
             continue
-        lead = [case.batch, case.steps, case.heads] if a.per_position else [case.heads]
+        lead = [case.batch, case.steps, case.heads] if a.per_step else [case.heads]
         own = [sizes[d] for d in a.dims]
         x = torch.rand(*lead, generator=g) + 0.5 if not own else torch.randn(*lead, *own, generator=g) / own[-1] ** 0.5
         wide = a.kind == "temperature" and case.dtype != torch.float64
@@ -288,7 +288,7 @@ def attention_problem(name: str, case: Case, causal: bool = True) -> AttentionPr
     results = found if isinstance(found, tuple) else (found,)
     cotangents = tuple(torch.randn(x.shape, generator=g).to(x) for x in results)
     along = tuple([p for _, p, _ in s.outputs] + [s.nodes is None] * (len(results) - len(s.outputs)))
-    per_position = {a.name for a in s.arguments if a.per_position}
+    per_position = {a.name for a in s.arguments if a.per_step}
     return AttentionProblem(op, given, per_position, cotangents, along, options)
 
 

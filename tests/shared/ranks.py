@@ -464,8 +464,7 @@ def case_ring(argument: str, at: Rank) -> dict[str, float]:
     for parts in (False, True):
         own = {n: x.clone().requires_grad_() for n, x in given.items()}
         cut = {
-            a.name: own[a.name][:, low:high] if parts and a.per_position else own[a.name]
-            for a in op.signature.arguments
+            a.name: own[a.name][:, low:high] if parts and a.per_step else own[a.name] for a in op.signature.arguments
         }
         y = op(cut, causal, softmax, context_parallel=at.processes if parts else None)
         outputs = y if isinstance(y, tuple) else (y,)
@@ -478,7 +477,7 @@ def case_ring(argument: str, at: Rank) -> dict[str, float]:
         found.append(([x.detach() for x in outputs], {n: x.grad for n, x in own.items()}))
     (whole, expected), (got, gradients) = found
     out = {f"output {n}": difference(x, y[:, low:high]) for n, (x, y) in enumerate(zip(got, whole, strict=True))}
-    heads = {a.name: 2 if a.per_position else 0 for a in op.signature.arguments}
+    heads = {a.name: 2 if a.per_step else 0 for a in op.signature.arguments}
     return out | {f"d{n}": difference(summed(x, at), expected[n], heads[n]) for n, x in gradients.items()}
 
 

@@ -37,13 +37,22 @@ def test_the_plain_call_works():
         (lambda: softmax_attention(X, X, None), r"v must be a tensor \[B, S, H, E\], got NoneType"),
         (
             lambda: softmax_attention(X[:, :, :1].expand(1, 5, 3, 4), X, X),
-            "k has H = 2 heads, and there are 3.*must divide",
+            "k has H = 2, but q has H = 3, which isn't a multiple of it",
         ),
+        (
+            lambda: softmax_attention(X, X[:, :, :0], X),
+            "k has H = 0, but q has H = 2, which isn't a multiple of it",
+        ),
+        (lambda: softmax_attention(X, X, X, output_lse="yes"), "output_lse must be True or False, got 'yes'"),
+        (lambda: softmax_attention(X, X, X, deterministic=1), "deterministic must be True or False, got 1"),
         (lambda: softmax_attention(X, X, X, scale=0.0), "scale must be above 0, got 0.0"),
         (lambda: softmax_attention(X, X, X, scale=torch.tensor([1.0, -1.0])), "scale must be above 0 in every head"),
         (lambda: softmax_attention(X, X, X, scale="2"), r"scale must be a tensor \[H\] or a number, got '2'"),
         (lambda: softmax_attention(X, X, X, causal=1), "causal must be True or False, got 1"),
-        (lambda: kattention(X, Q[:1], Q, torch.zeros(2, 3)), "Q has H = 1 heads, and there are 2"),
+        (
+            lambda: kattention(X[:, :, :1].expand(1, 5, 3, 4), Q, Q, torch.zeros(3, 3)),
+            "Q has H = 2, but x has H = 3, which isn't a multiple of it",
+        ),
         (lambda: kattention(X, Q, Q, torch.zeros(2, 3), beta=-1), "beta must be above 0, got -1"),
         (lambda: kattention(X, Q, Q, torch.zeros(2, 3), backend="cuda"), "backend must be 'torch', 'triton' or None"),
         (
@@ -66,6 +75,50 @@ def test_a_temperature_that_became_negative_is_seen(torch_knows):
     (beta if torch_knows else array)[0] = -1.0
     with pytest.raises(ArgumentError, match="beta must be above 0"):
         kattention(X, Q, Q, torch.zeros(2, 3), beta)
+
+
+def test_parameters_may_have_fewer_heads():
+    """As those of a recurrence may; the heads of a group share one, and their gradients are summed."""
+    x = torch.randn(2, 5, 4, 4, dtype=torch.float64)
+    few = [torch.randn(n, *shape, dtype=torch.float64) for n, shape in ((1, (3, 4)), (2, (3, 4)), (4, (3,)))]
+    beta = torch.rand(2, dtype=torch.float64) + 0.5
+
+    def gradients(spread, **options):
+        given = [y.clone().requires_grad_() for y in (x, *few, beta)]
+        q, *rest = given
+        y = kattention(q, *(y.repeat_interleave(4 // len(y), 0) if spread else y for y in rest), **options)
+        return y, *torch.autograd.grad(y.sin().sum(), given)
+
+    for options in ({}, {"deterministic": True}):
+        torch.testing.assert_close(gradients(False, **options), gradients(True, **options))
+    f = torch.func.grad(lambda *given: kattention(*given).sin().sum(), (1, 2, 4))
+    torch.testing.assert_close(f(x, *few, beta), gradients(True)[2:4] + gradients(True)[5:])
+    stacked = [torch.stack((y, 2 * y)) for y in (x, *few, beta)]
+    torch.testing.assert_close(torch.vmap(kattention)(*stacked)[1], kattention(*(y[1] for y in stacked)))
+
+
+def test_a_parameter_may_have_the_most_heads():
+    y = kattention(X[:, :, :1], Q, Q, torch.zeros(2, 3))
+    torch.testing.assert_close(y, kattention(X[:, :, :1].expand(1, 5, 2, 4), Q, Q, torch.zeros(2, 3)))
+
+
+def test_a_number_of_each_position_may_be_wider():
+    """As an input of a recurrence may: the mask of a sequence in bfloat16 doesn't make products of float32."""
+    a, _, q, k = attention()
+    m = a.keys("m")
+    a.softmax(dot(q, k) + m)
+    a.output("o", a.average(k))
+    op = compile_module(a).mine
+    q, k = torch.randn(2, 1, 9, 2, 4)
+    m = -torch.rand(1, 9, 2) / 3
+    low = [x.bfloat16().requires_grad_() for x in (q, k)]
+    mask = m.clone().requires_grad_()
+    o = op(*low, mask)
+    assert o.dtype == torch.bfloat16
+    dq, dk, dm = torch.autograd.grad(o.float().sin().sum(), (*low, mask))
+    assert [x.dtype for x in (dq, dk, dm)] == [torch.bfloat16, torch.bfloat16, torch.float32]
+    exact = op(*(x.detach().double() for x in low), m.double())
+    assert (o.double() - exact).norm() < 5e-3 * exact.norm()
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -8,7 +8,7 @@ from shared.forked import code
 
 import chunkform
 from chunkform.errors import ArgumentError
-from chunkform.generated import lightning_attention, mesa, retention, softmax_attention
+from chunkform.generated import lightning_attention, mesa, retention, self_attention, softmax_attention
 from chunkform.runtime.nn import Mixer
 
 B, T, H, D = 1, 7, 2, 4
@@ -154,6 +154,25 @@ def test_what_overflows_on_the_way_is_named() -> None:
         huge = torch.full_like(K, 1e38)
         with pytest.raises(ArgumentError, match=r"the output o should be finite, got .* at \[B, T, H, e\] = \[0, "):
             lightning_attention(Q, huge, huge, LOG)
+
+
+def test_what_overflows_in_an_attention_is_named() -> None:
+    large = torch.full_like(V, 3e38)
+    q = Q.clone().requires_grad_()
+    with chunkform.debug():
+        with pytest.raises(
+            ArgumentError, match=r"self_attention: the output y should be finite, got .* at \[B, T, H, E\]"
+        ):
+            self_attention(large, *torch.eye(D).expand(3, H, D, D) * 10)
+        o = softmax_attention(q, K, V)
+        with pytest.raises(
+            ArgumentError, match=r"softmax_attention: the gradient of q should be finite, got .* overflows"
+        ):
+            (o * 3e38).sum().backward()
+        o, lse = softmax_attention(
+            q[:, :2], K[:, :1], V[:, :1], causal=True, output_lse=True
+        )  # whose first row sees nothing
+        assert lse[0, 0, 0] == -math.inf
 
 
 def test_what_a_loss_spoils_is_not_blamed_on_an_op() -> None:

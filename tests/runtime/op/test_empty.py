@@ -195,7 +195,7 @@ def test_a_decoding_step_without_sequences_or_heads(name):
 # --- attention ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [{"B": 0}, {"T": 0, "S": 0}, {"T": 0, "S": 3}, {"T": 3, "S": 0}], ids=str)
+@pytest.mark.parametrize("sizes", [{"B": 0}, {"T": 0, "S": 0}, {"T": 0, "S": 3}, {"T": 3, "S": 0}, {"H": 0}], ids=str)
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention_launches_nothing_without_sequences_queries_or_keys(name, sizes):
     found = generated(name, attention.AttentionOp)
@@ -203,13 +203,13 @@ def test_attention_launches_nothing_without_sequences_queries_or_keys(name, size
     sizes = {"B": 2, "T": 3, "S": 3, "H": 2} | sizes
     if s.aligned:
         sizes["T"] = sizes["S"]
-    nothing = 0 in (sizes["B"], sizes["S"], sizes["T"] if s.nodes is None else 1)
+    nothing = 0 in (sizes["B"], sizes["S"], sizes["H"], sizes["T"] if s.nodes is None else 1)
     for dtype, causal in ((torch.float32, False), (torch.bfloat16, s.nodes is None)):
         given = {}
         for a in s.arguments:
             if a.kind != "constant":
                 x = torch.rand([sizes.get(d, 4) for d in a.layout])
-                given[a.name] = x.to(dtype if a.per_position else torch.float32).requires_grad_()
+                given[a.name] = x.to(dtype if a.per_step else torch.float32).requires_grad_()
             else:
                 given[a.name] = a.default
         with recorded() as launches:
