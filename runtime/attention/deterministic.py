@@ -7,14 +7,14 @@ those of queries with keys, and each head goes alone as well (see `deterministic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass, replace
+from dataclasses import Field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from ..op.deterministic import copy_of
-from .arguments import AttentionArgument, AttentionSignature, Setting
+from ..op.deterministic import Piece, Wholes
+from .arguments import AttentionSignature, Setting
 
 Computed = Callable[..., tuple[list[Any], Any]]
 
@@ -41,29 +41,6 @@ class Call(Protocol):
     def backend(self) -> str: ...
     @property
     def deterministic(self) -> bool: ...
-    @property
-    def lse(self) -> bool: ...
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """One batch entry, with one of its heads or, for None, all."""
-
-    entry: int
-    head: int | None
-
-    def place(self, x: Tensor, per_position: bool, heads: int) -> Tensor:
-        """Its part of [B, T, H or fewer, ..], or of a parameter, [H or fewer, ..]."""
-        x = x[self.entry : self.entry + 1] if per_position else x
-        if self.head is None:
-            return x
-        axis = 2 if per_position else 0
-        return x.narrow(axis, self.head // (heads // x.shape[axis]), 1)
-
-    def of_result(self, x: Tensor, axis: int) -> Tensor:
-        """Its part of a result, whose heads are along `axis`."""
-        x = x[self.entry : self.entry + 1]
-        return x if self.head is None else x.narrow(axis, self.head, 1)
 
 
 def goes_apart(call: Call) -> bool:
@@ -72,29 +49,22 @@ def goes_apart(call: Call) -> bool:
     return call.deterministic and (call.backend == "torch" or products)
 
 
-def _pieces(call: Call) -> list[_Piece]:
+def _pieces(call: Call) -> list[Piece]:
     at: Setting = call.at
     heads: Any = range(at.heads) if call.backend == "torch" else (None,)
-    return [_Piece(b, h) for b in range(at.batch) for h in heads]
+    return [Piece(b, b, None, h) for b in range(at.batch) for h in heads]
 
 
 def forward(call: Call, tensors: Sequence[Tensor], computed: Computed) -> list[Tensor]:
     """Outputs, and the log-sum-exp where it is wanted. `computed` makes them of one piece."""
-    s, at = call.op.signature, call.at
-    pieces, found = _pieces(call), list[Tensor]()
+    at, pieces, found = call.at, _pieces(call), Wholes(call.at.heads)
     if not pieces:
         return computed(replace(call, needs_backward=False), tensors)[0]
-    axes = s.result_head_axes
     for piece in pieces:
         shown, _ = computed(_call(call, piece, False), _own(call, tensors, piece))
-        if not found:
-            for x, axis in zip(shown, axes, strict=True):
-                shape = [at.batch, *x.shape[1:]]
-                shape[axis] = at.heads
-                found.append(x.new_empty(shape))
-        for whole, x, axis in zip(found, shown, axes, strict=True):
-            piece.of_result(whole, axis).copy_(x)
-    return found
+        for (n, layout), x in zip(call.op.signature.results, shown, strict=False):
+            found.put(n, x, piece, layout, {"B": at.batch, "H": at.heads})
+    return [*found.values()]
 
 
 def backward(
@@ -109,37 +79,28 @@ def backward(
 
     `computed` and `gradients` are both passes of one piece.
     """
-    s, at = call.op.signature, call.at
-    arguments = [_argument(s, n) for n in call.names]
-    sums: list[Tensor | None] = [None] * len(tensors)
-    axes = s.result_head_axes
+    s, heads = call.op.signature, call.at.heads
+    sums = Wholes(heads)
     for piece in _pieces(call):
         one = _call(call, piece, True)
         own = _own(call, tensors, piece)
-        incoming = [None if g is None else piece.of_result(g, axis) for g, axis in zip(cotangents, axes, strict=False)]
+        results = zip(cotangents, s.results, strict=False)
+        incoming = [None if g is None else piece.of(g, layout, heads) for g, (_, layout) in results]
         saved = computed(one, own)[1]
         found = gradients(one, dict(zip(call.names, own, strict=True)), saved, incoming, needs)
-        for n, (x, a) in enumerate(zip(tensors, arguments, strict=True)):
-            g = found.get(a.name)
-            if g is None or a.name not in needs:
-                continue
-            if sums[n] is None:
-                sums[n] = torch.zeros(x.shape, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-            piece.place(sums[n], a.per_step, at.heads).add_(g.to(sums[n].dtype))  # type: ignore[arg-type, union-attr]
-    return [None if g is None else g.to(x.dtype) for g, x in zip(sums, tensors, strict=True)]
+        for x, n, layout in zip(tensors, s.names, s.layouts, strict=True):
+            if n in needs and (g := found.get(n)) is not None:
+                wide = g.to(torch.promote_types(x.dtype, torch.float32))
+                sums.add(n, wide, piece, layout, dict(zip(layout, x.shape, strict=True)))
+    return [sums[n].to(x.dtype) if n in sums else None for n, x in zip(s.names, tensors, strict=True)]
 
 
-def _call(call: Call, piece: _Piece, needs_backward: bool) -> Call:
+def _call(call: Call, piece: Piece, needs_backward: bool) -> Call:
     """The call of one piece."""
     at = replace(call.at, batch=1, heads=call.at.heads if piece.head is None else 1)
     return replace(call, at=at, deterministic=False, replays=None, needs_backward=needs_backward)
 
 
-def _own(call: Call, tensors: Sequence[Tensor], piece: _Piece) -> list[Tensor]:
-    s = call.op.signature
-    parts = [piece.place(x, _argument(s, n).per_step, call.at.heads) for n, x in zip(call.names, tensors, strict=True)]
-    return [copy_of(x) for x in parts]
-
-
-def _argument(s: AttentionSignature, name: str) -> AttentionArgument:
-    return next(a for a in s.arguments if a.name == name)
+def _own(call: Call, tensors: Sequence[Tensor], piece: Piece) -> list[Tensor]:
+    layouts = call.op.signature.layouts
+    return [piece.copy_of(x, layout, call.at.heads) for x, layout in zip(tensors, layouts, strict=True)]

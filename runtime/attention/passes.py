@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -92,15 +92,24 @@ class Call:
 
     starts: ClassVar[Tensor | None] = None
     overwrites: ClassVar[bool] = False
-    name: str = field(init=False)
-    head_axes: tuple[int, ...] = field(init=False)
-    result_head_axes: tuple[int, ...] = field(init=False)
-    outputs: int = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def name(self) -> str:
+        return self.op.signature.name
+
+    @property
+    def head_axes(self) -> tuple[int, ...]:
+        return self.op.signature.head_axes
+
+    @property
+    def result_head_axes(self) -> tuple[int, ...]:
+        """Of outputs, and of the log-sum-exp where it is wanted."""
         s = self.op.signature
-        self.name, self.head_axes, self.outputs = s.name, s.head_axes, len(s.outputs)
-        self.result_head_axes = s.result_head_axes if self.lse else s.result_head_axes[: self.outputs]
+        return s.result_head_axes if self.lse else s.result_head_axes[: len(s.outputs)]
+
+    @property
+    def outputs(self) -> int:
+        return len(self.op.signature.outputs)
 
     @property
     def owner(self) -> tuple[Hashable, ...]:
