@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
+from .supervised import INTERRUPTED, supervised
 
 
 def main() -> None:
+    """Run the command line, and say so where something ends it without a word."""
+    supervised(program)
+
+
+def program() -> None:
     """Run the command line. It can be interrupted while its modules are still imported, too."""
     try:
         from chunkform.codegen.commands.cli import app

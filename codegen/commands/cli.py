@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from chunkform.spec.language import Declaration
 
 
+WIDEST = 512  # of a kernel's rows; a head has 256
+
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
@@ -424,7 +426,9 @@ def inspect(
     specs: Specs = None,
     arch: Annotated[str, typer.Option(help="the GPU architecture, such as sm_80, sm_90 or sm_100")] = "sm_90",
     dtype: Annotated[list[str] | None, typer.Option(help="only this dtype; may be given several times")] = None,
-    width: Annotated[list[int] | None, at_least(1, "only this size of the dims; may be given several times")] = None,
+    width: Annotated[
+        list[int] | None, at_least(1, "only this size of the dims; may be given several times", most=WIDEST)
+    ] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Compile every kernel and configuration without a GPU: registers, spills, shared memory, tensor-core instructions."""
@@ -498,7 +502,7 @@ def tune(
     specs: Specs = None,
     width: Annotated[
         list[int] | None,
-        at_least(1, "size of every dim; may be given several times; 64, 128 and 256 when left out"),
+        at_least(1, "size of every dim; may be given several times; 64, 128 and 256 when left out", most=WIDEST),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="may be given several times; bfloat16 when left out")] = None,
     batch: Annotated[int, at_least(1, "sequences; with heads, enough to fill the GPU")] = 8,

@@ -8,6 +8,7 @@ import functools
 import inspect
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -25,13 +26,14 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from chunkform.errors import ArgumentError, BuildError, ChunkformError, CompilerError, page_of
 from chunkform.runtime.launch.files import write_whole
+from chunkform.supervised import AT_FAULT, BAD_INPUT, INTERRUPTED
 
 from ..ir.collector import seldom_collected
 
 if TYPE_CHECKING:
     from typer._click.core import Context, Parameter
 
-WELL, NOT_SO, BAD_INPUT, DEPENDS, AT_FAULT, INTERRUPTED, PIPE = 0, 1, 2, 3, 4, 130, 141
+WELL, NOT_SO, DEPENDS, PIPE = 0, 1, 3, 141  # and those that are imported
 EXIT_CODES = "\n\n".join(
     (
         "Exit codes:",
@@ -41,6 +43,7 @@ EXIT_CODES = "\n\n".join(
         "3  with verify --strict, a claim depends and none fails",
         "4  chunkform itself is at fault",
         "130  interrupted",
+        "137  killed, as by a system that is short of memory",
         "141  nobody reads the output any more",
         f"Documentation: {page_of('index')}",
         "Lines are as wide as the terminal, or as COLUMNS says; piped without it, they aren't wrapped.",
@@ -114,6 +117,9 @@ class Commands(TyperGroup):
         except Exception as error:
             if type(error).__module__.startswith(("click", "typer")):  # which say what is wrong with the options
                 raise
+            if short_of_memory(error):
+                say(f"there isn't enough memory for this ({' '.join(str(error).split()) or type(error).__name__})")
+                raise Exit(BAD_INPUT) from error
             traceback.print_exception(error)
             told = f"{type(error).__name__}: {error}".rstrip(": ")
             say(f"chunkform itself is at fault: {told}. Please report it with the spec and the lines above")
@@ -123,13 +129,14 @@ class Commands(TyperGroup):
         return result
 
 
-def at_least(least: float, help: str) -> object:
-    """An option that is a number, or several: smaller ones are refused in a sentence."""
+def at_least(least: float, help: str, most: float = math.inf) -> object:
+    """An option that is a number, or several: smaller ones, and larger ones than `most`, are refused in a sentence."""
 
     def checked(param: CallbackParam, value: Numbers) -> Numbers:
         for x in value if isinstance(value, list) else [value]:
-            if x is not None and not x >= least:
-                raise ArgumentError(f"--{str(param.name).replace('_', '-')} must be at least {least:g}, got {x:g}")
+            if x is not None and not least <= x <= most:
+                bound = f"at least {least:g}" if not x >= least else f"at most {most:g}"
+                raise ArgumentError(f"--{str(param.name).replace('_', '-')} must be {bound}, got {x:g}")
         return value
 
     return Option(help=help, callback=checked)
@@ -220,6 +227,11 @@ def plural(count: int, noun: str) -> str:
 
 
 # --- how a command ends -----------------------------------------------------------------------------------------------
+
+
+def short_of_memory(error: Exception) -> bool:
+    """Python's own error, and torch's on any device."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "OutOfMemory" in type(error).__name__
 
 
 def _unwritten(error: OSError) -> None:

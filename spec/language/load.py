@@ -20,6 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from chunkform.errors import ChunkformError, LoadError, nearest
+from chunkform.supervised import running
 
 from .declaration import Declaration
 from .methods_of_tensors import METHODS
@@ -59,7 +60,7 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with _kept_alive(), _told_if_slow(file):
+        with running(file), _kept_alive(), _told_if_slow(file):
             if run is None:
                 spec.loader.exec_module(module)
             else:

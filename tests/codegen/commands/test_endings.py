@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -12,12 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from chunkform.__main__ import main
+from chunkform.__main__ import program
 from chunkform.codegen.commands import cli, terminal
 from chunkform.codegen.commands.cli import app
 from chunkform.errors import BuildError
 from chunkform.runtime.launch.files import write_whole
 from chunkform.spec.language import load
+from chunkform.supervised import KILLED
 
 SPEC = '''"""Δ: a sum."""
 
@@ -78,6 +80,105 @@ def test_a_spec_that_ends_the_program(command, line, code, said, spec):
     refused(run(command, spec), code, said)
 
 
+def test_a_spec_that_is_ended_by_a_signal(spec):
+    spec.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n" + SPEC, encoding="utf-8")
+    ended = subprocess.run([sys.executable, "-m", "chunkform", "explain", str(spec)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: SIGKILL ended the program: a spec declares, and doesn't end the program")
+    assert ended.stderr.endswith(f"\n  {spec}\n")
+
+
+SUPERVISED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from chunkform.supervised import running, supervised
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
+
+def program():
+    print("begun", flush=True)
+    {}
+
+supervised(program)
+print("gone on")
+"""
+IN_A_SPEC = "with running(Path('a.py')): "
+
+
+def supervised_run(line: str, send: int = 0, group: bool = False):
+    """How a supervised process ends, which is sent a signal once it has begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISED.format(line)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    if send:
+        assert process.stdout.readline() == "begun\n"
+        (os.killpg if group else os.kill)(process.pid, send)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out.removeprefix("begun\n"), err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "out", "said"),
+    [
+        ("pass", 0, "gone on\n", ""),
+        ("sys.exit(3)", 3, "", ""),
+        ("sys.exit('why')", 1, "", "why\n"),
+        ("raise SystemExit", 0, "", ""),
+        (IN_A_SPEC + "pass", 0, "gone on\n", ""),
+        (IN_A_SPEC + "signal.raise_signal(signal.SIGTERM)", 2, "", "error: SIGTERM ended the program: a spec declares"),
+        (IN_A_SPEC + "__import__('ctypes').string_at(0)", 2, "", "error: SIGSEGV ended the program: a spec declares"),
+        (
+            IN_A_SPEC + "threading.Thread(target=os._exit, args=(0,)).start(); time.sleep(60)",
+            2,
+            "",
+            "error: exit code 0 ended the program: a spec declares, and doesn't end the program\n  a.py\n",
+        ),
+        ("os.abort()", 4, "", "error: chunkform itself is at fault: it ended with SIGABRT. Please report"),
+        ("os._exit(0)", 4, "", "error: chunkform itself is at fault: it ended with exit code 0. Please report"),
+        (
+            "os.kill(os.getpid(), 9)",
+            137,
+            "",
+            "error: something ended the program with SIGKILL, as a system that is short",
+        ),
+    ],
+)
+def test_what_ends_the_program_without_a_word_is_told(line, code, out, said):
+    ended = supervised_run(line)
+    assert ended[:2] == (code, out) and ended[2].startswith(said) and (said or not ended[2])
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_signals_are_passed_on(group):
+    """Those that the program is sent itself, and those that its whole group is."""
+    asleep = "\n    try: time.sleep(60)\n    except KeyboardInterrupt: time.sleep(0.3); sys.exit(130)"
+    assert supervised_run(asleep, signal.SIGINT, group) == (130, "", "")
+    assert supervised_run("time.sleep(60)", signal.SIGTERM, group) == (-signal.SIGTERM, "", "")
+    assert supervised_run(IN_A_SPEC + "time.sleep(60)", signal.SIGTERM, group) == (-signal.SIGTERM, "", "")
+
+
+def test_a_program_does_not_outlive_who_waits_for_it():
+    """Its end closes the pipe that it has."""
+    assert supervised_run("time.sleep(60)", signal.SIGKILL) == (-signal.SIGKILL, "", "")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 160 GB")])
+def test_too_little_memory_is_said_in_a_sentence(error, spec, monkeypatch):
+    def short(*_):
+        raise error
+
+    monkeypatch.setattr(cli, "declarations", short)
+    refused(run("explain", spec), 2, "there isn't enough memory for this (")
+
+
+def test_a_width_that_no_kernel_has(spec):
+    refused(run("inspect", spec, "--width", 100000), 2, "--width must be at most 512, got 100000")
+
+
 def test_a_spec_that_does_not_end_is_told_with_its_line(spec, monkeypatch):
     monkeypatch.setattr(sys.modules[load.__module__], "SLOW", 0.05)
     spec.write_text("import time\nwhile True:\n    time.sleep(0.2)\n    break\n" + SPEC, encoding="utf-8")
@@ -112,7 +213,7 @@ def test_the_program_can_be_interrupted_while_it_is_imported(monkeypatch, capsys
     monkeypatch.delattr(sys.modules[cli.__package__], "cli")
     monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
     with pytest.raises(SystemExit) as ended:
-        main()
+        program()
     assert ended.value.code == 130 and capsys.readouterr().err == "error: interrupted\n"
 
 
@@ -263,6 +364,7 @@ def test_exit_codes_are_documented():
         terminal.AT_FAULT,
         terminal.INTERRUPTED,
         terminal.PIPE,
+        KILLED,
     }
     assert documented == codes
     assert {int(x) for x in re.findall(r"\b\d+\b", terminal.EXIT_CODES)} == codes
