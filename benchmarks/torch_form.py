@@ -22,6 +22,8 @@ from rich.table import Table
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.expr import Node, dim_of
+from chunkform.codegen.ir.launch_ir import Statement
+from chunkform.codegen.printing.launch_text import lines_of
 from chunkform.codegen.printing.torch_expressions import TorchText, stored
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
@@ -34,20 +36,20 @@ LENGTHS = (1024, 4096, 16384, 65536)
 def step_loop(c: Compiled) -> Callable[..., list[torch.Tensor]]:
     """The recurrence as a plain loop over steps: (given, states) -> outputs."""
     p = c.step
-    lines: list[str] = []
+    made: list[Statement] = []
 
     def text(x: Node) -> str:
         kind, name, _ = x.attrs
         return f"{name}_state" if kind == "state" else f"{name}_t"
 
-    printer = TorchText(text, lines, {})
+    printer = TorchText(text, made, {})
     roots = [*p.updates.values(), *p.outputs.values()]
     printer.count(roots)
     updates = {n: stored(printer.value(x), p.state(n).axes).text for n, x in p.updates.items()}
     outputs = {n: stored(printer.value(x), p.output_axes[n]).text for n, x in p.outputs.items()}
     head = [f"{v.name}_t = given['{v.name}']" + ("[:, t]" if v.per_step else "") for v in p.variables]
     head += [f"{v.name}_t = {v.name}_t.exp()" for v in p.variables if v.is_decay]
-    body = [*head, *lines, f"results.append(({', '.join(outputs.values())},))"]
+    body = [*head, *lines_of(tuple(made)), f"results.append(({', '.join(outputs.values())},))"]
     body.append(f"{', '.join(f'{n}_state' for n in updates)} = {', '.join(updates.values())}")
     source = "def loop(given, states, steps):\n    results = []\n"
     source += "".join(f"    {n}_state = states['{n}']\n" for n in updates)

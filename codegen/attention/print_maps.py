@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..ir.code import Code, Items, Literal, Method, Name, Negative, atom, call, product, shape
 from ..ir.expr import ONE, Node, dim_of, factors_of, mul, terms_of, walk
-from ..ir.launch_ir import Do, Expr, If, Set, Statement, py, ref
+from ..ir.launch_ir import Do, Expr, If, Set, Statement, of_code, py, ref
 from ..ir.step_program import Var
 from ..printing.dialects import TorchOfChunks, moved, subscripts
 from ..printing.torch_expressions import Factors, TorchText
@@ -28,7 +28,7 @@ class Printed:
     """The body of a function: what it reads first, its statements, and each result."""
 
     setup: list[Statement]
-    lines: list[Set]
+    lines: list[Statement]
     results: dict[str, Expr]
 
 
@@ -46,12 +46,11 @@ class TorchOfFeatures(TorchOfChunks):
 
 
 class FeatureText(TorchText):
-    """Statements for maps, each with the names that it reads of those that were made before."""
+    """Statements for maps."""
 
     def __init__(self, p: Lowered) -> None:
         super().__init__(lambda x: x.attrs[1], [], {}, "t_", TorchOfFeatures(lambda d: f"size_{d}"))
         self.p = p
-        self.made: list[Set] = []
         self.products: set[Node] = set()
         self.batch: set[Node] = set()
         self.terms: set[Node] = set()
@@ -70,14 +69,6 @@ class FeatureText(TorchText):
 
     def raw(self, x: Node) -> Code:
         return super().value(x)
-
-    def define(self, name: str, value: Code) -> None:
-        super().define(name, value)
-        self.made.append(Set((name,), self.read(value)))
-
-    def read(self, x: Code) -> Expr:
-        """A value, with the names that statements have given to what it reads."""
-        return Expr(x.text, x.names & {*self.names.values(), *self.converted.values()})
 
     def value(self, x: Node) -> Code:
         value = self.raw(x)
@@ -187,7 +178,7 @@ class FeatureText(TorchText):
     def lowered(self, x: Node) -> Code:
         """A wide value that several products take, converted once."""
         if x not in self.converted:
-            name = f"{self.prefix}{len(self.lines)}"
+            name = self.fresh(x)
             self.define(name, self.raw(x).to("low"))
             self.converted[x] = name
         return Name(self.converted[x])
@@ -241,8 +232,8 @@ def print_map(p: Lowered, made: Map) -> Printed:
         found = moved(atom(value), node.axes, made.axes[name]) if node.axes else value
         return found if text.low(node) or not is_low(name) else found.to("low")
 
-    results = {name: text.read(shown(name, node)) for name, node in made.results.items()}
-    return Printed(setup_statements(p, made, list(made.results.values())), text.made, results)
+    results = {name: of_code(shown(name, node)) for name, node in made.results.items()}
+    return Printed(setup_statements(p, made, list(made.results.values())), text.body, results)
 
 
 def print_gradients(
@@ -262,11 +253,13 @@ def print_gradients(
     results = {}
     for name, node in made.gradients.items():
         v = next(v for v in made.variables if v.name == name)
-        results[name] = text.read(_gradient(p, text, v, node))
+        results[name] = of_code(_gradient(p, text, v, node))
     setup = setup_statements(p, made, list(made.gradients.values()), finite=True, cotangents=cotangents)
-    used = frozenset[str]().union(*(x.value.names for x in text.made), *(x.names for x in results.values()))
+    used = frozenset[str]().union(
+        *(x.value.names for x in text.body if isinstance(x, Set)), *(x.names for x in results.values())
+    )
     setup += [Set((n,), Expr(f'features["{n}"]')) for n in dict.fromkeys(kept.values()) if n in used]
-    return Printed(setup, text.made, results)
+    return Printed(setup, text.body, results)
 
 
 def _gradient(p: Lowered, text: FeatureText, v: Var, node: Node) -> Code:
@@ -299,7 +292,7 @@ def where_needed(printed: Printed, arguments: dict[str, str]) -> list[Statement]
     arguments: variable -> argument; a result that isn't there is always wanted.
     """
     everything = frozenset(arguments.get(n, "") for n in printed.results)
-    made = {x.names[0]: x for x in printed.lines}
+    made = {x.names[0]: x for x in printed.lines if isinstance(x, Set)}
     wanted: dict[str, set[str]] = {n: set() for n in made}
 
     def note(x: Expr, argument: str) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from ..ir.code import Code, call
+from collections.abc import Iterable
+
+from ..ir.code import Attribute, Code, Items, Literal, Name, call
 from ..ir.expr import Node, leaves, mul, walk
+from ..ir.launch_ir import Body, Function, Return, Statement, assign, dictionary, of_code
+from ..printing.code_passes import finished_function
+from ..printing.launch_text import launch_text
 from ..printing.torch_expressions import TorchText
 from .feature_maps import Derivative
 from .operations import EPS
@@ -13,46 +18,43 @@ from .tile_functions import PAIR, derivatives_of, tile_arguments, tile_of
 
 def torch_functions(s: Split, found: dict[Node, Derivative]) -> str:
     tile, derivatives = tile_of(s), derivatives_of(s, found)
-    arguments = ", ".join([*tile_arguments(s), "i", "j"])
-    lines: list[str] = []
-    text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
-    text.count([tile])
-    result = text.aligned(tile, PAIR)
-    out = [f"def torch_energy({arguments}):", '    """The energies of a block of pairs, [B, H, rows, keys]."""']
-    out += _eps(s, tile)
-    out += [f"    {line}" for line in lines] + [f"    return {_tensor(result, tile).text}", "", ""]
-    lines = []
-    text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
+    arguments = [*tile_arguments(s), "i", "j"]
+    made: list[Statement] = []
+    printer = TorchText(lambda x: x.attrs[1], made, {}, prefix="t_")
+    printer.count([tile])
+    energy = of_code(_tensor(printer.aligned(tile, PAIR), tile))
+    told = "The energies of a block of pairs, [B, H, rows, keys]."
+    functions = [_function("torch_energy", arguments, told, (*_eps(s, tile), *made, Return(energy)))]
+    made = []
+    printer = TorchText(lambda x: x.attrs[1], made, {}, prefix="t_")
     whole = {n: mul(d.factor, d.inner) for n, d in derivatives.items()}
-    text.count(whole.values())
-    results = {n: text.aligned(g, PAIR).text for n, g in whole.items()}
-    out += [
-        f"def torch_energy_gradients(dE, {arguments}):",
-        '    """dE times the energy\'s derivative by each of its leaves, pair by pair."""',
-    ]
-    out += _eps(s, *whole.values())
-    out += [f"    {line}" for line in lines]
-    out += ["    return {" + ", ".join(f'"{n}": {r}' for n, r in results.items()) + "}"]
-    return "\n".join(out)
+    printer.count(whole.values())
+    results = dictionary((n, of_code(printer.aligned(g, PAIR))) for n, g in whole.items())
+    told = "dE times the energy's derivative by each of its leaves, pair by pair."
+    body = (*_eps(s, *whole.values()), *made, Return(results))
+    return "\n\n\n".join([*functions, _function("torch_energy_gradients", ["dE", *arguments], told, body)])
 
 
 def scale_function(s: Split, numbers: tuple[Node, ...]) -> str:
     """A function of torch tensors: what multiplies the score, [H], or None for 1."""
-    lines: list[str] = []
-    text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
-    result = text.value(mul(*numbers)).text if numbers else "None"
-    head = [
-        f"def score_scale({', '.join(s.scalars)}):",
-        '    """What multiplies the score, a number a head; None for 1."""',
-    ]
-    return "\n".join([*head, *(f"    {line}" for line in lines), f"    return {result}"])
+    body: list[Statement] = []
+    printer = TorchText(lambda x: x.attrs[1], body, {}, prefix="t_")
+    value = printer.value(mul(*numbers)) if numbers else Literal(None)
+    body.append(Return(of_code(value)))
+    return _function("score_scale", s.scalars, "What multiplies the score, a number a head; None for 1.", tuple(body))
 
 
-def _eps(s: Split, *nodes: Node) -> list[str]:
+def _function(name: str, arguments: Iterable[str], told: str, body: Body) -> str:
+    f = Function(name, f"({', '.join(arguments)})", told, body, frees=False)
+    return launch_text(finished_function(f)).rstrip()
+
+
+def _eps(s: Split, *nodes: Node) -> Body:
     """The statement that gives `EPS` its name, where it is used."""
-    some = tile_arguments(s)[0]
-    text = f"    eps = torch.full((), torch.finfo({some}.dtype).eps, dtype={some}.dtype, device={some}.device)"
-    return [text] if EPS in leaves(*nodes) else []
+    some = Name(tile_arguments(s)[0])
+    like = {n: Attribute(some, n) for n in ("dtype", "device")}
+    eps = Attribute(call("torch.finfo", like["dtype"]), "eps")
+    return (assign("eps", call("torch.full", Items(()), eps, **like)),) if EPS in leaves(*nodes) else ()
 
 
 def _tensor(value: Code, node: Node) -> Code:

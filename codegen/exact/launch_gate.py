@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from chunkform.errors import GateError
@@ -27,6 +28,7 @@ from ..ir.launch_ir import (
     Function,
     If,
     Launch,
+    Local,
     Set,
     Statement,
     Table,
@@ -133,6 +135,11 @@ def _check(name: str, body: Body, where: Where, known: _Known) -> None:
                     _check(name, part, Where(under, results if holds else where.wanted), known)
             case Wanted(wanted, inside):
                 _check(name, inside, Where(where.under, where.wanted & wanted), known)
+            case Local(function):
+                own = deepcopy(known)
+                for n in function.parameters:
+                    own.assign(n, where)
+                _check(function.name, function.body, where, own)
             case For(_, over, inside, tensors):
                 outside = known.views
                 known.views = outside | dict.fromkeys(tensors, over.names)
@@ -178,6 +185,8 @@ def _assign(x: Statement, where: Where, known: _Known) -> None:
                 (known.make_room if isinstance(y, Alloc) else known.assign)(own, where)
         case Do(stores=stores):
             known.filled_tables |= {n for n in stores if not isinstance(n, Entry | Entries)}
+        case Local(function):
+            known.assign(function.name, where)
         case Free(names):
             for n in names:
                 known.assigned.pop(n, None)

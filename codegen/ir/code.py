@@ -263,6 +263,16 @@ class Items(Tree):
 
 
 @dataclass(frozen=True)
+class Starred(Tree):
+    """All that a value has, one after the other."""
+
+    value: Code
+
+    def printed(self) -> str:
+        return f"*{self.value.at(ATOM)}"
+
+
+@dataclass(frozen=True)
 class Call(Tree):
     function: str
     arguments: tuple[Code, ...]

@@ -26,6 +26,17 @@ class Expr:
         raise TypeError(f"an expression in a string would lose what it reads: {self.text}; use py(..)")
 
 
+def assign_groups(groups: Iterable[tuple[str, ...]], value: Expr) -> Set:
+    """Names are those in tuples, of which the value is a tuple."""
+    found = tuple(groups)
+    return Set(tuple(n for x in found for n in x), value, groups=found)
+
+
+def assign(names: str | tuple[str, ...], value: Code, several: bool = False) -> Set:
+    """names = value; `several`: the value is a tuple, of one name too."""
+    return Set((names,) if isinstance(names, str) else names, of_code(value), several=several)
+
+
 def of_code(x: Code) -> Expr:
     """An expression that is a tree, with the names that it reads."""
     return Expr(x.text, x.names)
@@ -78,6 +89,11 @@ def joined(parts: Iterable[Expr | str], separator: str = ", ") -> Expr:
     return py(separator.join(["{}"] * len(found)), *found)
 
 
+def dictionary(entries: Iterable[tuple[str, Expr]]) -> Expr:
+    """A dictionary with these entries."""
+    return py("{{{}}}", joined(py('"{}": {}', n, x) for n, x in entries))
+
+
 def in_needs(result: str) -> Expr:
     """The condition that a result is wanted."""
     return Expr(f'"{result}" in needs')
@@ -110,15 +126,16 @@ class Alloc:
 @dataclass(frozen=True)
 class Set:
     """names = value, for what is neither room nor the result of a function of the runtime. `each`: of each name it is the value;
-    `nested`: it is a tuple of them, in another. `in_place`: it is room for another tensor, where that of the value lay. `empty`:
-    these are dictionaries that have no entries yet."""
+    `groups`: it is a tuple of tuples of them; `several`: a tuple, of one too. `in_place`: it is room for another tensor, where
+    that of the value lay. `empty`: these are dictionaries that have no entries yet."""
 
     names: tuple[str, ...]
     value: Expr
     in_place: bool = False
     each: bool = False
-    nested: bool = False
+    groups: tuple[tuple[str, ...], ...] = ()
     empty: bool = False
+    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -248,6 +265,27 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Note:
+    """A comment, of what follows."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Local:
+    """A function inside another one, whose names it reads."""
+
+    function: Function
+
+    @property
+    def outer(self) -> frozenset[str]:
+        """The names that it reads of the other one's."""
+        body = self.function.body
+        own = self.function.parameters.union(*map(assigned, body))
+        return frozenset[str]().union(*map(reads, body)) - own
+
+
+@dataclass(frozen=True)
 class For:
     """for names in over; `tensors` are those of them that are parts of the tensors in `over`, or entries of a dictionary
     there; the others are words, or what a function in `over` makes of tensors."""
@@ -258,7 +296,9 @@ class For:
     tensors: tuple[str, ...] = ()
 
 
-Statement = Alloc | Set | Table | Call | Define | Launch | Update | Do | Return | Free | If | Wanted | For
+Statement = (
+    Alloc | Set | Table | Call | Define | Launch | Update | Do | Return | Free | If | Wanted | For | Note | Local
+)
 Body = tuple[Statement, ...]
 
 
@@ -318,6 +358,8 @@ def expressions(x: Statement) -> list[Expr]:
             return [condition]
         case For(over=over):
             return [over]
+        case Local(function=function):
+            return [Expr(function.name, x.outer)]
     return []
 
 
@@ -333,6 +375,8 @@ def assigned(x: Statement) -> frozenset[str]:
     match x:
         case Table():
             own = x.assigns
+        case Local(function=function):
+            own = (function.name,)
         case Alloc(name=name) | Update(name=name):
             own = (name,)
         case Set(names=names) | Call(names=names) | Define(names=names) | Free(names=names) | For(names=names):

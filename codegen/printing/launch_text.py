@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ir.launch_ir import (
     Alloc,
     Body,
@@ -14,6 +16,8 @@ from ..ir.launch_ir import (
     Function,
     If,
     Launch,
+    Local,
+    Note,
     Return,
     Set,
     Statement,
@@ -28,8 +32,9 @@ INDENT = "    "
 
 def launch_text(f: Function) -> str:
     """The text of a function as it is."""
-    body = "\n".join(f"{INDENT}{x}" for x in lines_of(f.body))
-    return f'def {f.name}{f.head}:\n{INDENT}"""{f.doc}"""\n{body}\n'
+    doc = [f'{INDENT}"""{f.doc}"""'] if f.doc else []
+    body = [f"{INDENT}{x}" if x else "" for x in lines_of(f.body)]
+    return "\n".join([f"def {f.name}{f.head}:", *doc, *body]) + "\n"
 
 
 def lines_of(body: Body) -> list[str]:
@@ -46,9 +51,8 @@ def _lines(x: Statement) -> list[str]:
                 for y in entries
             ]
             return [f"{name} = {{", *(f"{INDENT}{line}" for line in inside), "}"]
-        case Set(names, value, in_place, each, nested):
-            targets = " = ".join([*names, ""]) if each else f"(({', '.join(names)}),) = " if nested else _targets(names)
-            return [f"{targets}{value.text}{'  # in place' if in_place else ''}"]
+        case Set(names, value, in_place):
+            return [f"{_targets_of(x)}{value.text}{'  # in place' if in_place else ''}"]
         case Define(names, value):
             return [f"{_targets(names)}{value.text}"]
         case Call(names, function, arguments, True):
@@ -67,6 +71,16 @@ def _lines(x: Statement) -> list[str]:
             return [f"return {value.text}"]
         case Free(names):
             return [" = ".join([*names, "None"])]
+        case Note(text):
+            return [f"# {text}"]
+    return _block(x)
+
+
+def _block(x: Statement) -> list[str]:
+    """A statement with others inside it."""
+    match x:
+        case Local(function):
+            return ["", *launch_text(function).splitlines(), ""]
         case If(condition, then, otherwise, comment):
             found = [f"if {condition.text}:{f'  # {comment}' if comment else ''}", *_inside(then)]
             return [*found, "else:", *_inside(otherwise)] if otherwise else found
@@ -93,6 +107,19 @@ def _inside(body: Body) -> list[str]:
 
 def _targets(names: tuple[str, ...]) -> str:
     return f"{', '.join(names)} = " if names else ""
+
+
+def _targets_of(x: Set) -> str:
+    if x.each:
+        return " = ".join([*x.names, ""])
+    if x.groups:
+        parts = [_tuple(n) for n in x.groups]
+        return f"{_tuple(parts) if len(parts) == 1 else ', '.join(parts)} = "
+    return f"({', '.join(x.names)},) = " if x.several else _targets(x.names)
+
+
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
 def _launch(x: Launch) -> list[str]:

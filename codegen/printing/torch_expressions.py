@@ -22,6 +22,7 @@ from ..ir.code import (
     product,
 )
 from ..ir.expr import Node, dim_of, factors_of, leaves, walk
+from ..ir.launch_ir import Statement, assign
 from .dialects import TorchOfChunks, along_axes, einsum, matmul, moved
 from .walk import Walk, summed
 
@@ -54,15 +55,14 @@ class TorchText(Walk[Node, Code]):
     def __init__(
         self,
         of_leaf: Leaf,
-        lines: list[str],
+        body: list[Statement],
         names: dict[Node, str],
         prefix: str = "t",
         dialect: TorchOfChunks | None = None,
     ) -> None:
-        self.of_leaf, self.lines, self.names, self.prefix = of_leaf, lines, names, prefix
+        self.of_leaf, self.body, self.names, self.prefix = of_leaf, body, names, prefix
         self.dialect = dialect or TorchOfChunks(lambda d: f"size_{d}")
         self.uses: Counter[Node] = Counter()
-        self.asked: set[str] = set()  # names that are read
 
     def count(self, roots: Iterable[Node]) -> None:
         for root in roots:
@@ -74,7 +74,6 @@ class TorchText(Walk[Node, Code]):
         """The value of x: a name, or an expression where it is used once."""
         if x not in self.names:
             made = self.operation(x)
-            self.asked |= made.names
             if x.op in BARE or (self.uses[x] <= 1 and x.op in SIMPLE and made.width < LONGEST):
                 return made
             name = self.fresh(x)
@@ -84,7 +83,7 @@ class TorchText(Walk[Node, Code]):
 
     def fresh(self, x: Node) -> str:
         """A name for the value of x."""
-        return f"{self.prefix}{len(self.lines)}"
+        return f"{self.prefix}{len(self.body)}"
 
     def is_name(self, x: Node) -> bool:
         """Is the value of x a name, or that of a leaf with its axes swapped? So is one that was printed."""
@@ -96,16 +95,16 @@ class TorchText(Walk[Node, Code]):
 
     def define(self, name: str, value: Code) -> None:
         """A statement that gives a name to a value."""
-        self.lines.append(f"{name} = {value.text}")
+        self.body.append(assign(name, value))
 
-    def arguments(self, nodes: Iterable[Node]) -> list[str]:
-        """Texts of step-level quantities as tensors, [B, H, T, *axes] where none of the first three need be whole."""
-        texts = []
+    def arguments(self, nodes: Iterable[Node]) -> Items:
+        """Step-level quantities as tensors, [B, H, T, *axes] where none of the first three need be whole."""
+        values = []
         for x in nodes:
             self.count([x])
             number = all(y.attrs[0] == "constant" for y in leaves(x))
-            texts.append((self.dialect.filled(self.value(x), 3) if number else self.value(x)).text)
-        return texts
+            values.append(self.dialect.filled(self.value(x), 3) if number else self.value(x))
+        return Items(tuple(values))
 
     def aligned(self, x: Node, axes: Axes) -> Code:
         """The value of x, so that it broadcasts over these axes."""

@@ -6,13 +6,22 @@ few matrix products over all chunks at once.
 
 from __future__ import annotations
 
-from ..ir.code import Code, Name
+from ..ir.code import Code, Items, Name, call
 from ..ir.expr import Node, dim_of, walk
+from ..ir.launch_ir import Function, Local, Return, Statement, assign, dictionary, joined, of_code, ref
 from ..printing.torch_expressions import TorchText, stored
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
-from ..recurrence.torch_form.passes import PassText
-from ..recurrence.torch_form.sweep import INDENT, Streams, SweepText, at_boundary, from_chunks, operation_of_chunks
+from ..recurrence.torch_form.passes import PassText, arguments
+from ..recurrence.torch_form.sweep import (
+    Streams,
+    SweepText,
+    at_boundary,
+    from_chunks,
+    function,
+    operation_of_chunks,
+    printed,
+)
 from .graph import Operation
 
 
@@ -20,7 +29,7 @@ def matrix_source(op: Operation) -> str:
     """`torch_matrix(given, states, constants)`, which yields the product with a vector, and the last states."""
     if op.compiled.forward is None or op.compiled.forward.form.write_leaves():
         return stepwise_source(op)
-    return "\n\n\n".join(_Matrix(op).text())
+    return printed(_Matrix(op).functions())
 
 
 def stepwise_source(op: Operation) -> str:
@@ -65,8 +74,8 @@ class _Vectors(Streams):
 class _Fixed(TorchText):
     """What doesn't depend on the vector."""
 
-    def __init__(self, parent: _Matrix, sweep: Sweep, lines: list[str], number: int) -> None:
-        super().__init__(self._leaf, lines, {}, f"fixed_{number + 1}_")
+    def __init__(self, parent: _Matrix, sweep: Sweep, body: list[Statement], number: int) -> None:
+        super().__init__(self._leaf, body, {}, f"fixed_{number + 1}_")
         self.parent, self.sweep = parent, sweep
         given = {x: n for x, n in sweep.chunk.streams.items() if not parent.depends(n)}
         self.streams = Streams(
@@ -76,7 +85,7 @@ class _Fixed(TorchText):
 
     def _leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_of_chunks(x, self, self.streams, self.mixes, self.lines)
+            return operation_of_chunks(x, self, self.streams, self.mixes, self.body)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return at_boundary(x.attrs[1], 1)
@@ -88,8 +97,8 @@ class _Fixed(TorchText):
 class _Product(TorchText):
     """What depends on the vector, inside the function that is returned."""
 
-    def __init__(self, fixed: _Fixed, vectors: _Vectors, lines: list[str], prefix: str) -> None:
-        super().__init__(self._leaf, lines, {}, prefix)
+    def __init__(self, fixed: _Fixed, vectors: _Vectors, body: list[Statement], prefix: str) -> None:
+        super().__init__(self._leaf, body, {}, prefix)
         self.fixed, self.vectors = fixed, vectors
         self.decay_code = fixed.decay_code  # type: ignore[method-assign]
 
@@ -123,85 +132,73 @@ class _Matrix(PassText):
     def depends(self, node: Node) -> bool:
         return any(y.op == "leaf" and y.attrs[:2] == ("input", self.vector) for y in walk(node))
 
-    def text(self) -> list[str]:
+    def functions(self) -> list[Function]:
         self._open()
-        product: list[str] = []
+        product: list[Statement] = []
         for n, stage in enumerate(self.p.stages):
             if isinstance(stage, Sweep):
                 self._checkpoints(stage)
                 product += self._reads(stage, n)
         product += self._result()
-        name = self.vector
-        lasts = ", ".join(f'"{s.name}": {s.name}_last' for s in self.c.step.states)
-        formula = ", ".join(s.name for s in self.c.step.states)
-        lines = [
-            "def torch_matrix(given, states, constants):",
-            f'{INDENT}"""The product with a vector [B, H, T, d], from {formula} at chunk boundaries; last states."""',
-            *(INDENT + x for x in self.lines),
-            "",
-            f"{INDENT}def product({name}):",
-            *(INDENT * 2 + x for x in product),
-            "",
-            f"{INDENT}return product, {{{lasts}}}",
-        ]
-        return [*self.sweeps, "\n".join(lines)]
+        states = [s.name for s in self.c.step.states]
+        lasts = dictionary((n, ref(f"{n}_last")) for n in states)
+        told = f"The product with a vector [B, H, T, d], from {', '.join(states)} at chunk boundaries; last states."
+        inner = function("product", [self.vector], "", tuple(product))
+        body = (*self.body, Local(inner), Return(joined([ref("product"), lasts])))
+        return [*self.sweeps, function("torch_matrix", arguments(backward=False), told, body)]
 
     def _checkpoints(self, s: Sweep) -> None:
         """The sweep that keeps the states before each chunk."""
         names = tuple(x.name for x in s.group)
         bare = Sweep(s.group, False, s.side, (), names, chunk_program(s.group, (), False, self.p.form.reads))
-        printer = SweepText(self, bare, names, f"_{'_'.join(names)}_boundaries")
-        self.sweeps.append(printer.text())
-        arguments = []
-        for node in printer.streams.nodes:
+        sweep = SweepText(self, bare, names, f"_{'_'.join(names)}_boundaries")
+        self.sweeps.append(sweep.made())
+        streams = []
+        for node in sweep.streams.nodes:
             self.text_of.count([node])
-            arguments.append(self.text_of.value(node).text)
-        size = self._size(s)
+            streams.append(self.text_of.value(node))
+        self.size_now = self._size(s)
         firsts = [self.state_name(n) for n in names]
-        results = [*(at_boundary(n, 1) for n in names), *(f"{n}_last" for n in names)]
-        rest = ", ".join([size, *printer.own[2:]])
-        streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, firsts))
-        call = f"in_segments({printer.name}, {streams}, {states}, lead, 1, {rest})"
-        self.lines.append(f"{', '.join(results)} = {call}")
-        self.size_now = size
+        results = (*(at_boundary(n, 1) for n in names), *(f"{n}_last" for n in names))
+        self.swept(sweep, Items(tuple(streams)), firsts, 1, self.size_now, results)
 
-    def _reads(self, s: Sweep, number: int) -> list[str]:
+    def _reads(self, s: Sweep, number: int) -> list[Statement]:
         """The reads of a sweep: its fixed part is made before the loop, the rest is returned."""
         assert not s.chunk.definitions
-        fixed_lines: list[str] = []
-        lines: list[str] = []
-        fixed = _Fixed(self, s, fixed_lines, number)
+        fixed_body: list[Statement] = []
+        body: list[Statement] = []
+        fixed = _Fixed(self, s, fixed_body, number)
         vectors = _Vectors({x: n for x, n in s.chunk.streams.items() if self.depends(n)})
-        printer = _Product(fixed, vectors, lines, f"made_{number + 1}_")
+        printer = _Product(fixed, vectors, body, f"made_{number + 1}_")
         for t in (fixed, printer):
             t.count(s.chunk.outputs.values())
         results = []
         for x, node in s.chunk.outputs.items():
             name = self.leaves.get("read", x.attrs[1], "y")
-            results.append(f"{name} = {from_chunks(printer.value(node), node, x, self.size_now).text}")
+            results.append(assign(name, from_chunks(printer.value(node), node, x, self.size_now)))
         for node in fixed.streams.nodes:
             self.text_of.count([node])
-        arguments = [self.text_of.value(node).text for node in fixed.streams.nodes]
-        self.lines += [*fixed.streams.lines(arguments), *fixed_lines]
-        lines_ahead: list[str] = []
-        inner = TorchText(self.leaf, lines_ahead, {}, "step_")
+        streams = [self.text_of.value(node) for node in fixed.streams.nodes]
+        self.body += [*fixed.streams.statements(streams), *fixed_body]
+        before: list[Statement] = []
+        inner = TorchText(self.leaf, before, {}, "step_")
         inner.count(vectors.nodes)
-        ahead = [
-            f"vector_{n + 1} = to_chunks({inner.value(node).text}, lead, {self.size_now}, {len(node.axes)})"
-            for n, node in enumerate(vectors.nodes)
-        ]
-        return [*lines_ahead, *ahead, *lines, *results]
+        ahead: list[Statement] = []
+        for n, node in enumerate(vectors.nodes, 1):
+            made = call("to_chunks", inner.value(node), "lead", self.size_now, len(node.axes))
+            ahead.append(assign(f"vector_{n}", made))
+        return [*before, *ahead, *body, *results]
 
-    def _result(self) -> list[str]:
+    def _result(self) -> list[Statement]:
         """The product, from the reads and what is added to them."""
         stage = next(x for x in self.p.stages if isinstance(x, Map))
-        lines: list[str] = []
-        printer = TorchText(self.leaf, lines, {}, "sum_")
+        body: list[Statement] = []
+        printer = TorchText(self.leaf, body, {}, "sum_")
         (name,) = stage.values
         node, axes = stage.values[name], self.c.step.output_axes[name]
         printer.count([node])
-        result = f"return {stored(printer.value(node), axes).text}"
-        return [*lines, result]
+        body.append(Return(of_code(stored(printer.value(node), axes))))
+        return body
 
     def leaf(self, x: Node) -> str:
         if x.op == "leaf" and x.attrs[:2] == ("input", self.vector):

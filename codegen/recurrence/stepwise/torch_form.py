@@ -18,6 +18,7 @@ from ...ir.launch_ir import (
     Set,
     Statement,
     Table,
+    dictionary,
     entry,
     joined,
     py,
@@ -121,9 +122,6 @@ class _Form:
             (Set(("per_step",), Expr(f"[{per_step}]")), Return(Expr(f"{kind}_by_length({given})"))),
         )
 
-    def dictionary(self, values: list[tuple[str, Expr]]) -> Expr:
-        return py("{{{}}}", joined(py('"{}": {}', n, x) for n, x in values))
-
 
 @dataclass(frozen=True)
 class _Step:
@@ -173,7 +171,7 @@ def _start(c: Compiled) -> list[Function]:
     """`torch_start`, and `torch_start_gradients` where there are any."""
     form = _Form(c)
     head: Body = (Set(("dtype",), Expr("computed_in(given)")), form.like(), *form.constant_in_time())
-    states = form.dictionary([(n, ref(form.state(n))) for n in form.states])
+    states = dictionary([(n, ref(form.state(n))) for n in form.states])
     start = Function(
         "torch_start",
         "(given, states, constants, batch, heads)",
@@ -222,10 +220,10 @@ def _forward(c: Compiled, name: str) -> Function:
             Set(("start",), Expr("torch_start(given, states, constants, batch, heads)")),
             *(Set((form.state(n),), entry("start", n)) for n in form.states),
             Table("outputs", tuple(_room(n, STEPS, axes, like) for n, axes in p.output_axes.items())),
-            Set(("checkpoints",), form.dictionary([(n, Expr("[]")) for n in form.states])),
+            Set(("checkpoints",), dictionary([(n, Expr("[]")) for n in form.states])),
             For(("t",), Expr("range(steps)"), each),
-            Set(("finals",), form.dictionary(finals)),
-            Set(("saved",), form.dictionary(saved)),
+            Set(("finals",), dictionary(finals)),
+            Set(("saved",), dictionary(saved)),
             Return(joined(map(ref, ("outputs", "finals", "saved")))),
         ),
         frees=False,
@@ -304,7 +302,7 @@ def _backward(c: Compiled, name: str) -> Function:
             *ends,
             Table("gradients", tuple(rooms)),
             For(("start",), Expr("reversed(range(0, steps, segment))"), segment),
-            Set(("initial_gradients",), form.dictionary(first)),
+            Set(("initial_gradients",), dictionary(first)),
             *_through_start(form),
             *(_summed(v) for v in others),
             Set(("gradients",), py(WANTED, ref("gradients"))),

@@ -3,10 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...ir.code import Code, Group, Items, Literal, Method, Name, Text, atom, call
+from ...ir.code import (
+    Attribute,
+    Binary,
+    Call,
+    Code,
+    Either,
+    Group,
+    Item,
+    Items,
+    Literal,
+    Method,
+    Name,
+    Starred,
+    Text,
+    atom,
+    call,
+    shape,
+)
 from ...ir.expr import ROW, Node, dim_of, expand, leaf, plain_name, terms_of, walk
+from ...ir.launch_ir import (
+    Do,
+    Function,
+    If,
+    Note,
+    Return,
+    Set,
+    Statement,
+    assign,
+    dictionary,
+    joined,
+    of_code,
+    py,
+    ref,
+)
 from ...ir.notation import plain
 from ...ir.step_program import StateVar
 from ...printing.torch_expressions import TorchText, stored
@@ -18,7 +51,7 @@ from ..notation.form_notation import Reader
 from ..notation.formulas import order_of
 from ..step.adjoint import gradient_name
 from ..stepwise.initial import initial_adjoints
-from .sweep import INDENT, SweepText, UnrollText, at_boundary, called
+from .sweep import LIKE, SweepText, UnrollText, at_boundary, called, function, printed
 
 
 @dataclass
@@ -47,24 +80,28 @@ def torch_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
     }
 
 
-def packed_lines(c: Compiled, backward: bool) -> list[str]:
-    """Statements that hand packed sequences to the same function, a batch for each length."""
+def by_length(c: Compiled, backward: bool) -> If:
+    """What is packed is handed to the same function, a batch for each length."""
     kind = "backward" if backward else "forward"
-    per_step = ", ".join(f'"{v.name}"' for v in c.step.variables if v.per_step)
-    rest = ", saved, cotangents, final_cotangents, needs" if backward else ""
-    return [
-        "if packed is not None:",
-        f"{INDENT}per_step = [{per_step}]",
-        f"{INDENT}return {kind}_by_length(torch_{kind}, per_step, given, states, constants{rest}, packed)",
-    ]
+    given = (Text(f"torch_{kind}"), Name("per_step"), *map(Name, arguments(backward)), Name("packed"))
+    handed = Return(of_code(Call(f"{kind}_by_length", given)))
+    return If(of_code(Name("packed").given), (per_step_names(c), handed))
+
+
+def per_step_names(c: Compiled) -> Set:
+    return assign("per_step", shape(*(Literal(v.name) for v in c.step.variables if v.per_step)))
+
+
+def arguments(backward: bool) -> tuple[str, ...]:
+    """What the functions of a pass are given."""
+    return ("given", "states", "constants", *(("saved", "cotangents", "final_cotangents", "needs") if backward else ()))
 
 
 def torch_source(c: Compiled) -> str:
     """`torch_forward` and `torch_backward` of a chunk-parallel recurrence."""
     assert c.forward is not None and c.backward is not None
-    forward = PassText(c, c.forward, backward=False).text()
-    backward = PassText(c, c.backward, backward=True).text()
-    return "\n\n\n".join([*forward, *backward])
+    forward = PassText(c, c.forward, backward=False).functions()
+    return printed([*forward, *PassText(c, c.backward, backward=True).functions()])
 
 
 class PassText:
@@ -73,13 +110,12 @@ class PassText:
     def __init__(self, c: Compiled, p: Plan, backward: bool) -> None:
         self.c, self.p, self.backward = c, p, backward
         self.kind = "backward" if backward else "forward"
-        self.lines: list[str] = []
+        self.body: list[Statement] = []
         self.names: dict[Node, str] = {}
         self.leaves = _Names({}, Counter())
-        self.text_of = TorchText(self.leaf, self.lines, self.names)
+        self.text_of = TorchText(self.leaf, self.body, self.names)
         self.loaded: set[str] = set()
-        self.sizes: dict[str, str] = {}
-        self.sweeps: list[str] = []
+        self.sweeps: list[Function] = []
         self.reader = Reader(c, p.form)
 
     def called(self, x: Node) -> str:
@@ -87,14 +123,7 @@ class PassText:
         known = self.leaves.taken.get(x.attrs[:2]) if x.op == "leaf" else None
         return called(x) if known is None else known
 
-    def text(self) -> list[str]:
-        c = self.c
-        head = (
-            "def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):"
-            if self.backward
-            else "def torch_forward(given, states, constants, packed=None):"
-        )
-        body = self.lines
+    def functions(self) -> list[Function]:
         self._open()
         for stage in self.p.stages:
             match stage:
@@ -106,40 +135,41 @@ class PassText:
                     self._unroll(stage)
                 case Map():
                     self._results(stage)
-        doc = '"""Gradients' if self.backward else '"""Outputs, last states and what the backward pass uses'
-        lines = [head, f'{INDENT}{doc} of {c.name}, chunk by chunk, in torch."""']
-        lines += [INDENT + x for x in (*packed_lines(c, self.backward), *body)]
-        return [*self.sweeps, "\n".join(lines)]
+        what = "Gradients" if self.backward else "Outputs, last states and what the backward pass uses"
+        doc = f"{what} of {self.c.name}, chunk by chunk, in torch."
+        body = (by_length(self.c, self.backward), *self.body)
+        whole = function(f"torch_{self.kind}", [*arguments(self.backward), "packed=None"], doc, body)
+        return [*self.sweeps, whole]
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
+    def assign(self, names: str | tuple[str, ...], value: Code, several: bool = False) -> None:
+        self.body.append(assign(names, value, several))
+
     def _open(self) -> None:
-        program, add = self.c.step, self.lines.append
+        program = self.c.step
         stepwise = next(v for v in program.variables if v.per_step)
-        add(f'dtype, device, lead = call_of(given, "{stepwise.name}")')
+        self.assign(("dtype", "device", "lead"), call("call_of", "given", Literal(stepwise.name)))
         for dim in program.dims:
             v = next(v for v in program.variables if dim in map(dim_of, v.axes))
             at = [dim_of(a) for a in v.axes].index(dim) - len(v.axes)
-            add(f'size_{dim} = given["{v.name}"].shape[{at}]')
+            self.assign(f"size_{dim}", Item(Attribute(given(v.name), "shape"), Literal(at)))
         for s in program.states:
-            add(f"{self.state_name(s.name)} = {self._initial(s)}")
+            self.assign(self.state_name(s.name), self._initial(s))
         if self.backward:
             for s in program.states:
-                shape = shape_of("*lead[:2]", s.axes)
-                add(f'd{s.name}_last = or_zeros(final_cotangents.get("{s.name}"), {shape}, dtype, device)')
+                self.assign(f"d{s.name}_last", or_zeros("final_cotangents", s.name, shape_of(SEQUENCES, s.axes)))
 
-    def _initial(self, s: StateVar) -> str:
-        shape = shape_of("*lead[:2]", s.axes)
+    def _initial(self, s: StateVar) -> Code:
+        shape = shape_of(SEQUENCES, s.axes)
         if s.initial is None:
-            return f'or_zeros(states.get("{s.name}"), {shape}, dtype, device)'
-        given = f'states["{s.name}"].to(dtype)'
-        default = stored(self.text_of.value(s.initial), s.axes).text
-        default = (
-            f"({default}).squeeze(2).expand({shape})"
-            if self._per_head(s.initial)
-            else f"torch.zeros({shape}, dtype=dtype, device=device) + ({default})"
-        )
-        return f'{given} if states.get("{s.name}") is not None else {default}'
+            return or_zeros("states", s.name, shape)
+        default: Code = Group(stored(self.text_of.value(s.initial), s.axes))
+        if self._per_head(s.initial):
+            default = Method(Method(default, "squeeze", (Literal(2),)), "expand", (shape,))
+        else:
+            default = call("torch.zeros", shape, **LIKE) + default
+        return Either(Item(Name("states"), Literal(s.name)).to("dtype"), found("states", s.name).given, default)
 
     def _per_head(self, x: Node) -> bool:
         return any(y.op == "leaf" and y.attrs[0] != "constant" for y in walk(x))
@@ -150,64 +180,66 @@ class PassText:
     def leaf(self, x: Node) -> str:
         """The name of a step-level quantity, loaded where it is first used."""
         kind, name, _ = x.attrs
-        add = self.lines.append
         if kind == "constant":
             text = self.leaves.get(kind, name, f"{name}_" if name in _PYTHON else name)
-            if text not in self.loaded:
-                self.loaded.add(text)
-                add(f'{text} = torch.tensor(constants["{name}"], dtype=dtype, device=device)')
-            return text
+            return self.load(text, lambda: call("torch.tensor", Item(Name("constants"), Literal(name)), **LIKE))
         if kind in ("input", "decay", "log decay", "log decay parameter", "parameter", "decay parameter"):
-            log = kind.startswith("log ")
-            text = f"log_{name}" if log else name
+            text = f"log_{name}" if kind.startswith("log ") else name
             text = self.leaves.get(kind, name, f"{text}_" if text in _PYTHON else text)
-            if text not in self.loaded:
-                self.loaded.add(text)
-                load = "per_head" if kind.endswith("parameter") else "steps_first"
-                if kind.startswith("decay"):
-                    logged = self.leaf(leaf(f"log {kind}", name, x.attrs[2]))
-                    add(f"{text} = {logged}.exp()")
-                else:
-                    add(f'{text} = {load}(given["{name}"], dtype)')
-            return text
+            return self.load(text, lambda: self._given(x))
         if kind == "cotangent":
             text = self.leaves.get(kind, name, name)
-            if text not in self.loaded:
-                self.loaded.add(text)
-                output = name[1:]
-                shape = shape_of("*lead", self.c.step.output_axes[output])
-                add(f'{text} = steps_or_zeros(cotangents.get("{output}"), {shape}, dtype, device)')
-            return text
+            return self.load(text, lambda: self._cotangent(name[1:]))
         if kind == "write" and x in self.p.saved and (kind, name) not in self.leaves.taken:
             text = self.leaves.get(kind, name, self._result_stem(x))
-            add(f'{text} = saved["{name}"]')
+            self.assign(text, Item(Name("saved"), Literal(name)))
             return text
         return self.leaves.taken[kind, name]
+
+    def load(self, name: str, value: Callable[[], Code]) -> str:
+        """The name, which a statement gives to the value where it is first used."""
+        if name not in self.loaded:
+            self.loaded.add(name)
+            self.assign(name, value())
+        return name
+
+    def _given(self, x: Node) -> Code:
+        """What the op is given at each step, or of each head."""
+        kind, name, order = x.attrs
+        if kind.startswith("decay"):
+            return Method(Name(self.leaf(leaf(f"log {kind}", name, order))), "exp", ())
+        return call("per_head" if kind.endswith("parameter") else "steps_first", given(name), "dtype")
+
+    def _cotangent(self, output: str) -> Code:
+        shape = shape_of(STEPS, self.c.step.output_axes[output])
+        return call("steps_or_zeros", found("cotangents", output), shape, *LIKE)
 
     # --- stages -----------------------------------------------------------------------------------------------------
 
     def _sweep(self, s: Sweep) -> None:
         edges = self.edges(s)
-        printer = SweepText(self, s, edges)
-        self.sweeps.append(printer.text())
-        arguments = self.text_of.arguments(printer.streams.nodes)
+        sweep = SweepText(self, s, edges)
+        self.sweeps.append(sweep.made())
+        streams = self.text_of.arguments(sweep.streams.nodes)
         forward_state = s.direction > 0
         firsts = [self.state_name(n) if forward_state else f"{n}_last" for n in s.states]
         results = [self.leaves.get(x.attrs[0], x.attrs[1], self._result_stem(x)) for x in s.chunk.outputs]
-        size = self._size(s)
         for x, name in zip(s.chunk.outputs, results, strict=True):  # what each result is
             number = self.c.numbers.get((x.attrs[0], plain_name(x.attrs[1])))
-            self.lines.append(f"# {'' if number is None else f'({number}) '}{name}: {self.meaning(x)}")
+            self.body.append(Note(f"{'' if number is None else f'({number}) '}{name}: {self.meaning(x)}"))
         results += [at_boundary(n, s.direction) for n in edges]
         lasts = [f"{n}_last" if forward_state else f"{n}_first" for n in s.states]
         if self.backward and forward_state:
             lasts = [f"{n}_end" for n in s.states]
-        rest = ", ".join([size, *printer.own[2:]])
-        streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, firsts))
-        call = f"in_segments({printer.name}, {streams}, {states}, lead, {s.direction}, {rest})"
-        self.lines.append(
-            f"{', '.join([*results, *lasts])} = {call}" if len(results + lasts) > 1 else f"{lasts[0]} = {call}"
-        )
+        self.swept(sweep, streams, firsts, s.direction, self._size(s), (*results, *lasts))
+
+    def swept(
+        self, sweep: SweepText, streams: Items, firsts: list[str], direction: int, size: Code, names: tuple[str, ...]
+    ) -> None:
+        """The statement that sweeps over all chunks, from the states of these names."""
+        states = Items(tuple(map(Name, firsts)))
+        made = call("in_segments", Text(sweep.name), streams, states, "lead", direction, size, *sweep.own[2:])
+        self.assign(names, made)
 
     def _result_stem(self, x: Node) -> str:
         """What a result of a sweep is called: an output, or a gradient, by its name."""
@@ -240,20 +272,20 @@ class PassText:
         self._unroll(stage.direct)
 
     def _unroll(self, stage: Unroll) -> None:
-        printer = UnrollText(f"_{self.kind}_state_adjoint_{len(self.sweeps) + 1}", stage, self.c.step.dims, self.called)
-        self.sweeps.append(printer.text())
-        arguments = self.text_of.arguments(printer.streams.nodes)
-        edges = list(printer.at_boundaries.values())
+        name = f"_{self.kind}_state_adjoint_{len(self.sweeps) + 1}"
+        unrolled = UnrollText(name, stage, self.c.step.dims, self.called)
+        self.sweeps.append(unrolled.made())
+        streams = self.text_of.arguments(unrolled.streams.nodes)
+        edges = Items(tuple(map(Name, unrolled.at_boundaries.values())))
         names = [x.attrs[1] for x in stage.outputs]
         results = [self.leaves.get("pairing", n, f"paired_{n.replace('.', '_').replace('|', '_')}") for n in names]
         for x, result in zip(stage.outputs, results, strict=True):
-            self.lines.append(f"# {result}: {self.shown(self.reader.spelled(x))}")
-        streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, edges))
+            self.body.append(Note(f"{result}: {self.shown(self.reader.spelled(x))}"))
         size = self._size(next(x for x in self.p.sweeps if stage.forward[0].name in x.states))
-        call = f"from_boundaries({printer.name}, {streams}, {states}, lead, {', '.join([size, *printer.own[2:]])})"
-        self.lines.append(f"({', '.join(results)},) = {call}")
+        made = call("from_boundaries", Text(name), streams, edges, "lead", size, *unrolled.own[2:])
+        self.assign(tuple(results), made, several=True)
 
-    def _size(self, s: Sweep) -> str:
+    def _size(self, s: Sweep) -> Code:
         """The name of the chunk length for the states of a sweep; a state and its gradient share it."""
         own = {n.removeprefix("d") if n not in self.c.step.updates else n for n in s.states}
         own |= {f"d{n}" for n in own}
@@ -262,89 +294,121 @@ class PassText:
             n for x in related for r in (*x.chunk.definitions.values(), *x.chunk.outputs.values()) for n in walk(r)
         ]
         if any(n.op == "inverse" and len(n.axes) > 2 for n in nodes):
-            return "CHANNEL_CHUNK"
-        return "CHUNK"
+            return Text("CHANNEL_CHUNK")
+        return Text("CHUNK")
 
     def _whole(self, x: Node, axes: tuple[str, ...]) -> Code:
         """A step-level node as [B, H, T, *axes], also where it is constant."""
         value = self.text_of.value(expand(x, axes))
         if any(y.op == "leaf" for y in walk(x)):
             return value
-        shape = (Text("*lead"), *(Name(f"size_{dim_of(a)}") for a in axes))
+        shape = shape_of(STEPS, axes)
         if axes:
-            return Method(value, "expand", shape)
-        return call("torch.full", Items(shape), value, **self.text_of.dialect.made_like())
+            return Method(value, "expand", shape.values)
+        return call("torch.full", shape, value, **LIKE)
 
     def _results(self, stage: Map) -> None:
-        add = self.lines.append
-        if not self.backward:
-            outputs = []
-            stepwise = next(v for v in self.c.step.variables if v.per_step)
-            out_type = f'given["{stepwise.name}"].dtype if given["{stepwise.name}"].is_floating_point() else dtype'
-            if self.c.step.leading.kind == "input":
-                out_type = f'given["{self.c.step.leading.name}"].dtype'
-            for name, node in stage.values.items():
-                self.text_of.count([node])
-                axes = self.c.step.output_axes[name]
-                text = stored(self._whole(node, tuple(sorted(axes))), axes).text
-                kind = "dtype" if name in self.c.step.handed else out_type
-                outputs.append(f'"{name}": from_steps({text}, lead, {len(axes)}, {kind})')
-            finals = ", ".join(f'"{s.name}": {s.name}_last' for s in self.c.step.states)
-            saved = ", ".join(
-                f'"{x.attrs[1]}": {self.leaves.taken["write", x.attrs[1]]}' for x in self.p.form.write_leaves()
-            )
-            add(f"return {{{', '.join(outputs)}}}, {{{finals}}}, {{{saved}}}")
+        if self.backward:
+            self._gradients(stage)
             return
-        add("gradients = {}")
+        outputs = []
+        for name, node in stage.values.items():
+            self.text_of.count([node])
+            axes = self.c.step.output_axes[name]
+            value = stored(self._whole(node, tuple(sorted(axes))), axes)
+            kind = Name("dtype") if name in self.c.step.handed else self._output_dtype()
+            outputs.append((name, of_code(call("from_steps", value, "lead", len(axes), kind))))
+        finals = dictionary((s.name, ref(f"{s.name}_last")) for s in self.c.step.states)
+        writes = self.p.form.write_leaves()
+        saved = dictionary((x.attrs[1], ref(self.leaves.taken["write", x.attrs[1]])) for x in writes)
+        self.body.append(Return(joined([dictionary(outputs), finals, saved])))
+
+    def _output_dtype(self) -> Code:
+        """That of the first input; or of the first argument, unless that is of whole numbers."""
+        if self.c.step.leading.kind == "input":
+            return dtype_of(self.c.step.leading.name)
+        first = next(v.name for v in self.c.step.variables if v.per_step)
+        return Either(dtype_of(first), Method(given(first), "is_floating_point", ()), Name("dtype"))
+
+    def _gradients(self, stage: Map) -> None:
+        self.assign("gradients", Text("{}"))
         for v in self.c.step.variables:
             if v.kind == "constant":
                 continue
             node = stage.values[gradient_name(v)]
             pairs = [outer_product(x, v.axes) for x in terms_of(node)] if len(v.axes) == 2 and not v.per_step else []
             if pairs and None not in pairs:
-                add(f'gradients["{v.name}"] = {self._outer([p for p in pairs if p])}.to(given["{v.name}"].dtype)')
-                continue
-            self.text_of.count([node])
-            text = stored(self._whole(node, tuple(sorted(v.axes))), v.axes).text
-            how = "from_steps" if v.per_step else "from_heads"
-            add(f'gradients["{v.name}"] = {how}({text}, lead, {len(v.axes)}, given["{v.name}"].dtype)')
+                value: Code = Method(self._outer([p for p in pairs if p]), "to", (dtype_of(v.name),))
+            else:
+                self.text_of.count([node])
+                value = stored(self._whole(node, tuple(sorted(v.axes))), v.axes)
+                how = "from_steps" if v.per_step else "from_heads"
+                value = call(how, value, "lead", len(v.axes), dtype_of(v.name))
+            self.body.append(Do(py("{} = {}", of_code(gradient(v.name)), of_code(value))))
         self._initial_gradients()
-        firsts = ", ".join(f'"{s.name}": d{s.name}_first' for s in self.c.step.states)
-        add(f"return gradients, {{{firsts}}}")
+        firsts = dictionary((s.name, ref(f"d{s.name}_first")) for s in self.c.step.states)
+        self.body.append(Return(joined([ref("gradients"), firsts])))
 
-    def _outer(self, pairs: list[tuple[Node, Node]]) -> str:
+    def _outer(self, pairs: list[tuple[Node, Node]]) -> Code:
         """The sum over sequences and steps of products of two vectors of each step."""
         self.text_of.count([x for pair in pairs for x in pair])
-        spread = (Text("*lead"), Literal(-1))
+        spread = (STEPS, Literal(-1))
         values = [[Method(Group(self.text_of.value(x)), "expand", spread) for x in pair] for pair in pairs]
-        products = [call("torch.einsum", Literal("bhti,bhtj->hij"), left, right) for left, right in values]
-        return atom(summed(products)).text
+        return atom(summed([call("torch.einsum", Literal("bhti,bhtj->hij"), left, right) for left, right in values]))
 
     def _initial_gradients(self) -> None:
         """Gradients of parameters through the spec's own initial states."""
         for state, program in initial_adjoints(self.c).items():
-            lines: list[str] = []
+            body: list[Statement] = []
 
-            def text(x: Node, state: str = state) -> str:
-                return f"d{state}_first.unsqueeze(2)" if x.attrs[0] == "cotangent" else self.leaf(x)
+            def of_leaf(x: Node, state: str = state) -> Code | str:
+                if x.attrs[0] != "cotangent":
+                    return self.leaf(x)
+                return Method(Name(f"d{state}_first"), "unsqueeze", (Literal(2),))
 
-            printer = TorchText(text, lines, {}, f"d{state}_t")
+            printer = TorchText(of_leaf, body, {}, f"d{state}_t")
+            one = Items((Item(Name("lead"), Literal(0)), Item(Name("lead"), Literal(1)), Literal(1)))
             for v in program.variables:
                 if gradient_name(v) not in program.outputs:
                     continue
-                node = program.outputs[gradient_name(v)]
-                value = stored(printer.value(node), v.axes).text
-                one = "(lead[0], lead[1], 1)"
-                lines.append(
-                    f'gradients["{v.name}"] += from_heads({value}, {one}, {len(v.axes)}, gradients["{v.name}"].dtype)'
-                )
-            self.lines.append(f'if states.get("{state}") is None:')
-            self.lines += [INDENT + x for x in lines]
+                value = stored(printer.value(program.outputs[gradient_name(v)]), v.axes)
+                own = gradient(v.name)
+                more = call("from_heads", value, one, len(v.axes), Attribute(own, "dtype"))
+                body.append(Do(py("{} += {}", of_code(own), of_code(more))))
+            self.body.append(If(of_code(Binary("is", found("states", state), Literal(None))), tuple(body)))
 
 
-def shape_of(lead: str, axes: tuple[str, ...]) -> str:
+SEQUENCES, STEPS = (
+    Starred(Item(Name("lead"), Text(":2"))),
+    Starred(Name("lead")),
+)  # the first sizes of tensors of sequences, and of steps
+
+
+def shape_of(lead: Code, axes: tuple[str, ...]) -> Items:
     """The shape of a tensor with these axes behind those of `lead`."""
-    return f"({', '.join([lead, *(f'size_{dim_of(a)}' for a in axes)])}{'' if axes else ','})"
+    return Items((lead, *(Name(f"size_{dim_of(a)}") for a in axes)))
+
+
+def given(name: str) -> Code:
+    return Item(Name("given"), Literal(name))
+
+
+def gradient(name: str) -> Code:
+    return Item(Name("gradients"), Literal(name))
+
+
+def dtype_of(name: str) -> Code:
+    """The dtype of an argument."""
+    return Attribute(given(name), "dtype")
+
+
+def found(table: str, name: str) -> Code:
+    """An entry of a dictionary, or None."""
+    return Method(Name(table), "get", (Literal(name),))
+
+
+def or_zeros(table: str, name: str, shape: Items) -> Code:
+    return call("or_zeros", found(table, name), shape, *LIKE)
 
 
 _PYTHON = frozenset(

@@ -3,38 +3,29 @@ for each state, forwards and backwards, and what is made of each step from the s
 
 from __future__ import annotations
 
-from ...ir.expr import Node, dim_of
-from ...ir.step_program import StepProgram
+from ...ir.code import Group, Items, Literal, Method, Text, call
+from ...ir.launch_ir import Function, Return, dictionary, of_code, ref
+from ...ir.step_program import StateVar, StepProgram
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Map, Plan
 from ..normal_form.form import NormalForm
 from ..step.adjoint import gradient_name
 from ..step.elementwise import AFTER, BEFORE, Entry, entrywise, over_stored
-from .passes import PassText, packed_lines
-from .sweep import INDENT
+from .passes import STEPS, PassText, arguments, by_length, per_step_names, shape_of
+from .sweep import function, printed
 
 
 def scan_torch_source(c: Compiled) -> str:
     """`torch_forward` and `torch_backward` of a recurrence whose states are scanned."""
-    texts = []
+    found: list[Function] = []
     for backward in (False, True):
-        texts += ScanText(c, backward).text()
-        kind = "backward" if backward else "forward"
-        rest = "saved, cotangents, final_cotangents, needs, " if backward else ""
-        texts.append(StatesText(c, backward).text()[0])
-        lines = [
-            f"def torch_{kind}(given, states, constants, {rest}packed=None):",
-            f'{INDENT}"""{"Gradients" if backward else "Outputs and last states"} of {c.name}, by scans, in torch."""',
-            *(INDENT + x for x in packed_lines(c, backward)),
-            f"{INDENT}per_step = [{', '.join(_quoted(v.name) for v in c.step.variables if v.per_step)}]",
-            f"{INDENT}return {kind}_in_segments(_{kind}_part, per_step, given, states, constants, {rest}LONG)",
-        ]
-        texts.append("\n".join(lines))
-    return "\n\n\n".join(texts)
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+        found += [*ScanText(c, backward).functions(), *StatesText(c, backward).functions()]
+        kind, own = "backward" if backward else "forward", arguments(backward)
+        in_segments = call(f"{kind}_in_segments", Text(f"_{kind}_part"), "per_step", *own, Text("LONG"))
+        doc = f"{'Gradients' if backward else 'Outputs and last states'} of {c.name}, by scans, in torch."
+        body = (by_length(c, backward), per_step_names(c), Return(of_code(in_segments)))
+        found.append(function(f"torch_{kind}", [*own, "packed=None"], doc, body))
+    return printed(found)
 
 
 class ScanText(PassText):
@@ -48,8 +39,8 @@ class ScanText(PassText):
         super().__init__(c, Plan(NormalForm((), {}, values), (Map(values),), ()), backward)
         self.program = program
 
-    def text(self) -> list[str]:
-        c, rest = self.c, "saved, cotangents, final_cotangents, needs" if self.backward else ""
+    def functions(self) -> list[Function]:
+        c = self.c
         self._open()
         for e in _entries(c.step):
             self._scan(c.step, e)
@@ -58,36 +49,38 @@ class ScanText(PassText):
         (stage,) = self.p.stages
         assert isinstance(stage, Map)
         self._results(stage)
-        head = f"def _{self.kind}_part(given, states, constants{f', {rest}' if rest else ''}):"
-        doc = f'{INDENT}"""{"Gradients" if self.backward else "Outputs and last states"} of some steps of {c.name}."""'
-        return ["\n".join([head, doc, *(INDENT + x for x in self.lines)])]
+        doc = f"{'Gradients' if self.backward else 'Outputs and last states'} of some steps of {c.name}."
+        return [function(f"_{self.kind}_part", arguments(self.backward), doc, tuple(self.body))]
 
     def _scan(self, program: StepProgram, e: Entry) -> None:
         """The statements that scan a state, before and after each step."""
         s = program.state(e.state)
         forward = program.direction > 0
-        maps = ", ".join(self._over_all(over_stored(x, self.c.step, self.backward, s.name), s.axes) for x in e.maps)
         first = self.state_name(s.name) if forward else f"{s.name}_last"
         names = [f"{s.name}_{when}" for when in (BEFORE, AFTER)]
         last = f"{s.name}_last" if forward and not self.backward else f"{s.name}_end" if forward else f"{s.name}_first"
-        call = f'scan_maps("{e.kind}", ({maps}), {first}{"" if forward else ", False"})'
-        self.lines.append(f"{', '.join([*names, last])} = {call}")
+        backwards = () if forward else (Literal(False),)
+        self.assign((*names, last), call("scan_maps", Literal(e.kind), self._maps(e, s), first, *backwards))
         for when, name in zip((BEFORE, AFTER), names, strict=True):
             self.leaves.taken["stored", f"{s.name}.{when}"] = name
 
-    def _over_all(self, x: Node, axes: tuple[str, ...]) -> str:
-        """A value of each step, whole: [B, H, T, *axes]."""
-        self.text_of.count([x])
-        sizes = "".join(f", size_{dim_of(a)}" for a in axes)
-        return f"({self._whole(x, axes).text}).expand(*lead{sizes})"
+    def _maps(self, e: Entry, s: StateVar) -> Items:
+        """What the map of each step is made of, whole: [B, H, T, *axes]."""
+        found = []
+        for x in e.maps:
+            value = over_stored(x, self.c.step, self.backward, s.name)
+            self.text_of.count([value])
+            sizes = shape_of(STEPS, s.axes).values
+            found.append(Method(Group(self._whole(value, s.axes)), "expand", sizes))
+        return Items(tuple(found))
 
 
 class StatesText(ScanText):
     """The states that enter a part of a sequence whose others lie elsewhere, or the gradients of those that leave it."""
 
-    def text(self) -> list[str]:
+    def functions(self) -> list[Function]:
         kind = "backward_states" if self.backward else "forward_states"
-        rest = "saved, cotangents, final_cotangents, exchange" if self.backward else "exchange"
+        rest = ["saved", "cotangents", "final_cotangents"] if self.backward else []
         what = "The gradients of the states that leave" if self.backward else "The states that enter"
         self._open()
         for e in _entries(self.c.step) if self.backward else ():
@@ -95,21 +88,17 @@ class StatesText(ScanText):
         entries = _entries(self.program)
         for n, e in enumerate(entries):
             s = self.program.state(e.state)
-            maps = ", ".join(self._over_all(over_stored(x, self.c.step, self.backward, s.name), s.axes) for x in e.maps)
             first = self._first(s.name)
-            direction = "" if self.program.direction > 0 else ", False"
-            name = s.name[1:] if self.backward else s.name
-            self.lines.append(f'{first} = entering("{name}", "{e.kind}", ({maps}), {first}, exchange{direction})')
+            backwards = () if self.program.direction > 0 else (Literal(False),)
+            name = Literal(s.name[1:] if self.backward else s.name)
+            self.assign(first, call("entering", name, Literal(e.kind), self._maps(e, s), first, "exchange", *backwards))
             if n + 1 < len(entries):
                 self._scan(self.program, e)
-        found = (f'"{n}": {self._first(f"d{n}" if self.backward else n)}' for n in self.c.step.updates)
-        self.lines.append(f"return {{{', '.join(found)}}}")
-        lines = [
-            f"def torch_{kind}(given, states, constants, {rest}):",
-            f'{INDENT}"""{what} this part of a sequence, by the maps of all parts."""',
-            *(INDENT + x for x in self.lines),
-        ]
-        return ["\n".join(lines)]
+        found = ((n, ref(self._first(f"d{n}" if self.backward else n))) for n in self.c.step.updates)
+        self.body.append(Return(dictionary(found)))
+        own = ["given", "states", "constants", *rest, "exchange"]
+        doc = f"{what} this part of a sequence, by the maps of all parts."
+        return [function(f"torch_{kind}", own, doc, tuple(self.body))]
 
     def _first(self, name: str) -> str:
         """What a scan of a state begins with."""

@@ -7,23 +7,23 @@ depend on what an earlier one reads, the earlier one is swept in between.
 
 from __future__ import annotations
 
-from ...ir.code import Code, Items, Literal, Name, Text, call
+from ...ir.code import Attribute, Code, Item, Items, Literal, Name, Text, call
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, walk
+from ...ir.launch_ir import Function, Note, Return, Statement, assign, assign_groups, dictionary, of_code, ref
 from ...printing.torch_expressions import TorchText, stored
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ..chunkwise.segment_maps import Affine, SegmentMap, composed, named, segment_map
 from ..normal_form.form import StateForm
-from .passes import PassText
-from .sweep import INDENT, Called, Chunked, Streams, operation_of_chunks, own_arguments
+from .passes import SEQUENCES, PassText
+from .sweep import LIKE, Called, Chunked, Streams, function, operation_of_chunks, own_arguments, printed
 
 
 def segments_source(c: Compiled) -> str:
     """`torch_forward_states` and `torch_backward_states` of a chunk-parallel recurrence."""
     assert c.forward is not None and c.backward is not None
-    forward = _States(c, c.forward, backward=False).text()
-    backward = _States(c, c.backward, backward=True).text()
-    return "\n\n\n".join([*forward, *backward])
+    forward = _States(c, c.forward, backward=False).functions()
+    return printed([*forward, *_States(c, c.backward, backward=True).functions()])
 
 
 class _States(PassText):
@@ -36,13 +36,12 @@ class _States(PassText):
         self.needed: set[Node] = set()
         self.pending: list[tuple[Affine, str, str]] = []
 
-    def text(self) -> list[str]:
-        rest = "saved, cotangents, final_cotangents, exchange" if self.backward else "exchange"
-        head = f"def torch_{self.kind}(given, states, constants, {rest}):"
+    def functions(self) -> list[Function]:
+        rest = ["saved", "cotangents", "final_cotangents"] if self.backward else []
         what = (
-            "The gradients of the states that leave this segment of a sequence, by what comes after it"
+            "The gradients of the states that leave this segment of a sequence, by what comes after it."
             if self.backward
-            else "The states that enter this segment of a sequence, by what comes before it"
+            else "The states that enter this segment of a sequence, by what comes before it."
         )
         self._open()
         first = self._first_sweeps()
@@ -55,15 +54,16 @@ class _States(PassText):
                 continue
             n, sweep = next(sweeps), stage
             if n in maps:
-                size = self._size(sweep) if _pairs_steps(maps[n]) else "LONG_CHUNK"
+                size = self._size(sweep) if _pairs_steps(maps[n]) else Text("LONG_CHUNK")
                 self._map(maps[n], f"{self.kind}_{list(maps).index(n) + 1}", size)
             if self.needed & set(sweep.chunk.outputs) or self.edges(sweep):
                 self._exchange()
                 self._sweep(sweep)
         self._exchange()
-        names = ((f"{s.name}", self._entering(s.name)) for sweep in first.values() for s in sweep.group)
-        self.lines.append("return {" + ", ".join(f'"{n[self.prefix :]}": {text}' for n, text in names) + "}")
-        return [*self.sweeps, "\n".join([head, f'{INDENT}"""{what}."""', *(INDENT + x for x in self.lines)])]
+        names = (s.name for sweep in first.values() for s in sweep.group)
+        self.body.append(Return(dictionary((n[self.prefix :], ref(self._entering(n))) for n in names)))
+        own = ["given", "states", "constants", *rest, "exchange"]
+        return [*self.sweeps, function(f"torch_{self.kind}", own, what, tuple(self.body))]
 
     def _first_sweeps(self) -> dict[int, Sweep]:
         """For each group that this pass carries from part to part, the first sweep over it, by its place."""
@@ -114,38 +114,31 @@ class _States(PassText):
         elif isinstance(stage, Unroll) and self.needed & set(stage.outputs):
             self._unroll(stage)
 
-    def _map(self, m: SegmentMap, name: str, size: str) -> None:
+    def _map(self, m: SegmentMap, name: str, size: Code) -> None:
         """The map of this segment, which `exchange` waits for."""
-        printer = SegmentMapText(f"_{name}_chunks", m, self.c.step.dims, self.called)
-        self.sweeps += [
-            printer.text(),
-            law_text(f"_{name}_composed", m.affine),
-            apply_text(f"_{name}_applied", m.affine),
-        ]
-        arguments = self.text_of.arguments(printer.streams.nodes)
-        streams = f"({', '.join(arguments)}{',' if len(arguments) == 1 else ''})"
-        rest = "".join(f", {x}" for x in printer.own[2:])
-        self.lines.append(
-            f"map_{len(self.sweeps)} = map_of_segment(_{name}_chunks, _{name}_composed, {streams}, lead, {m.direction}, "
-            f"{size}{rest})"
-        )
+        chunks = SegmentMapText(f"_{name}_chunks", m, self.c.step.dims, self.called)
+        self.sweeps += [chunks.made(), law(f"_{name}_composed", m.affine), application(f"_{name}_applied", m.affine)]
+        streams = self.text_of.arguments(chunks.streams.nodes)
+        laws = (Text(f"_{name}_chunks"), Text(f"_{name}_composed"))
+        made = call("map_of_segment", *laws, streams, "lead", m.direction, size, *chunks.own[2:])
+        self.assign(f"map_{len(self.sweeps)}", made)
         self.pending.append((m.affine, name, f"map_{len(self.sweeps)}"))
 
     def _exchange(self) -> None:
         if not self.pending:
             return
-        parts, results = [], []
+        parts: list[Code] = []
+        entering: list[tuple[str, ...]] = []
         for affine, name, value in self.pending:
-            states = "".join(f"{self._entering(s.name)}, " for s in affine.group)
+            entering.append(tuple(self._entering(s.name) for s in affine.group))
+            states = Items(tuple(map(Name, entering[-1])))
+            own = Items(tuple(Literal(s.name[self.prefix :]) for s in affine.group))
             blocks = len(affine.shape)
-            own = "".join(f'"{s.name[self.prefix :]}", ' for s in affine.group)
-            parts.append(
-                f"Segment(({own}), _{name}_composed, _{name}_applied, {value}[:{blocks}], {value}[{blocks}:], ({states}))"
-            )
-            results.append(f"({states})")
+            both = (Item(Name(value), Text(x)) for x in (f":{blocks}", f"{blocks}:"))
+            parts.append(call("Segment", own, Text(f"_{name}_composed"), Text(f"_{name}_applied"), *both, states))
         names = [s.name for affine, _, _ in self.pending for s in affine.group]
-        self.lines.append(f"# what enters, of {', '.join(names)}")
-        self.lines.append(f"{', '.join(results)}, = exchange(({', '.join(parts)},))")
+        self.body.append(Note(f"what enters, of {', '.join(names)}"))
+        self.body.append(assign_groups(entering, of_code(call("exchange", Items(tuple(parts))))))
         self.pending = []
 
 
@@ -162,74 +155,76 @@ class SegmentMapText:
         self.name, self.map, self.dims = name, m, dims
         self.streams = Streams(m.streams, named)
         self.mixes: dict = {}
-        self.lines: list[str] = []
-        self.printer = Chunked(self._leaf, self.lines, self.streams)
+        self.body: list[Statement] = []
+        self.printer = Chunked(self._leaf, self.body, self.streams)
         self.own: list[str] = []  # of what it is given, what isn't a tensor
 
-    def text(self) -> str:
+    def made(self) -> Function:
         affine, printer = self.map.affine, self.printer
         blocks = [(affine.linear.get(pair), axes) for pair, axes in affine.shape.items()]
         local = [(affine.local[s.name], s.axes) for s in affine.group]
         roots = [x for x, _ in (*blocks, *local) if x is not None]
         printer.count([*roots, *self.map.definitions.values()])
-        any_stream = self.streams.any()
-        results = []
+        some = Name(self.streams.any())
+        results: list[Code] = []
         for x, axes in (*blocks, *local):
-            shape = Items((Text("*lead[:2]"), Name("count"), *(printer.dialect.size(dim_of(a)) for a in axes)))
-            printer.asked |= shape.names
+            shape = Items((SEQUENCES, Name("count"), *(printer.dialect.size(dim_of(a)) for a in axes)))
             if x is None or not any(y.op == "leaf" for y in walk(x)):
                 value = Literal(0.0) if x is None else printer.value(expand(x, tuple(sorted(axes))))
             else:
                 value = stored(printer.value(expand(x, axes)), axes)
-            results.append(call("over_chunks", value, shape, "dtype", "device").text)
+            results.append(call("over_chunks", value, shape, *LIKE))
         ways = "forwards" if self.map.direction > 0 else "backwards"
         names = ", ".join(s.name for s in affine.group)
-        doc = f'"""The map of each chunk, {ways} in time, for {names}: linear parts, then local parts."""'
-        self.own = own_arguments(printer.asked | self.streams.asked() | {"dtype", "device"}, self.dims)
-        head = [*self.streams.parameters(), *self.own]
-        body = [doc, *self.streams.lines(), f"count = {any_stream}.shape[2]", *self.lines]
-        body.append(f"return ({', '.join(results)},)")
-        return "\n".join([f"def {self.name}({', '.join(head)}):", *(INDENT + x for x in body)])
+        doc = f"The map of each chunk, {ways} in time, for {names}: linear parts, then local parts."
+        count = assign("count", Item(Attribute(some, "shape"), Literal(2)))
+        whole = Return(of_code(Items(tuple(results), closed=True)))
+        body = (*self.streams.statements(), count, *self.body, whole)
+        self.own = own_arguments(body, self.dims)
+        return function(self.name, [*self.streams.parameters(), *self.own], doc, body)
 
     def _leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_of_chunks(x, self.printer, self.streams, self.mixes, self.lines)
+            return operation_of_chunks(x, self.printer, self.streams, self.mixes, self.body)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return self.printer.value(next(n for d, n in self.map.definitions.items() if d.attrs[1] == x.attrs[1]))
 
 
-def law_text(name: str, a: Affine) -> str:
+def law(name: str, a: Affine) -> Function:
     """The function that composes two maps, each its linear parts and then its local parts."""
-    law = composed(a)
-    results = [(law.linear[p], tuple(sorted(axes))) for p, axes in a.shape.items()]
-    results += [(law.local[s.name], s.axes) for s in a.group]
-    names = {
-        (kind, part): f"{kind}[{n}]"
+    made = composed(a)
+    results = [(made.linear[p], tuple(sorted(axes))) for p, axes in a.shape.items()]
+    results += [(made.local[s.name], s.axes) for s in a.group]
+    values = {
+        (kind, part): Item(Name(kind), Literal(n))
         for kind in ("later", "earlier")
         for n, part in enumerate([*(f"{to}<-{of}" for to, of in a.shape), *(s.name for s in a.group)])
     }
-    doc = '"""The map of two segments from the map of each."""'
-    return _function(name, "later, earlier", doc, names, results)
+    return _function(name, ["later", "earlier"], "The map of two segments from the map of each.", values, results)
 
 
-def apply_text(name: str, a: Affine) -> str:
+def application(name: str, a: Affine) -> Function:
     """The function that applies a map to states."""
     entering = {s.name: leaf("entering", s.name, s.axes) for s in a.group}
     applied = named(a, "map").applied(entering)
     parts = [*(f"{to}<-{of}" for to, of in a.shape), *(s.name for s in a.group)]
-    names = {("map", part): f"maps[{n}]" for n, part in enumerate(parts)}
-    names |= {("entering", s.name): f"states[{n}]" for n, s in enumerate(a.group)}
-    doc = '"""The states that leave a segment, from those that enter it."""'
-    return _function(name, "maps, states", doc, names, [(applied[s.name], s.axes) for s in a.group])
+    values = {("map", part): Item(Name("maps"), Literal(n)) for n, part in enumerate(parts)}
+    values |= {("entering", s.name): Item(Name("states"), Literal(n)) for n, s in enumerate(a.group)}
+    doc = "The states that leave a segment, from those that enter it."
+    return _function(name, ["maps", "states"], doc, values, [(applied[s.name], s.axes) for s in a.group])
 
 
 def _function(
-    name: str, arguments: str, doc: str, names: dict[tuple[str, str], str], results: list[tuple[Node, tuple[str, ...]]]
-) -> str:
-    lines: list[str] = []
-    printer = TorchText(lambda x: names[x.attrs[0], x.attrs[1]], lines, {}, "a")
+    name: str,
+    arguments: list[str],
+    doc: str,
+    values: dict[tuple[str, str], Item],
+    results: list[tuple[Node, tuple[str, ...]]],
+) -> Function:
+    body: list[Statement] = []
+    printer = TorchText(lambda x: values[x.attrs[0], x.attrs[1]], body, {}, "a")
     printer.count([x for x, _ in results])
-    values = [stored(printer.value(expand(x, axes)), axes).text for x, axes in results]
-    body = [doc, *lines, f"return ({', '.join(values)},)"]
-    return "\n".join([f"def {name}({arguments}):", *(INDENT + x for x in body)])
+    found = tuple(stored(printer.value(expand(x, axes)), axes) for x, axes in results)
+    body.append(Return(of_code(Items(found, closed=True))))
+    return function(name, arguments, doc, tuple(body))

@@ -7,18 +7,22 @@ holds: `kept`, `since` and `until` are decays over a chunk, to a read and from a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from ...ir.code import Code, Group, Item, Items, Literal, Method, Name, Text, call, leaf_code
+from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Text, call, leaf_code
 from ...ir.expr import ONE, ROW, Node, expand, leaf, leaves
+from ...ir.launch_ir import Body, Do, Expr, For, Function, Return, Set, Statement, assign, of_code, reads
+from ...printing.code_passes import finished_function
 from ...printing.dialects import along_axes
+from ...printing.launch_text import launch_text
 from ...printing.torch_expressions import Leaf, TorchText, sorted_axes, stored
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Sweep, Unroll
 from ..normal_form.log_decay import log_of
 
-INDENT = "    "
+SIZE = Name("size")  # of a chunk, as functions over chunks are given it
+LIKE = {n: Name(n) for n in ("dtype", "device")}
 
 
 class Parent(Protocol):
@@ -27,7 +31,7 @@ class Parent(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def sweeps(self) -> list[str]: ...
+    def sweeps(self) -> list[Function]: ...
     @property
     def c(self) -> Compiled: ...
     def called(self, x: Node) -> str: ...
@@ -75,7 +79,7 @@ def called(x: Node) -> str:
 class Streams:
     """Step-level quantities as parameters of a printed function, and as chunks of `size` steps inside of it."""
 
-    def __init__(self, nodes: dict[Node, Node], named: Called = called, size: str = "size") -> None:
+    def __init__(self, nodes: dict[Node, Node], named: Called = called, size: Code = SIZE) -> None:
         self.node_of = {x.attrs[1]: node for x, node in nodes.items()}
         self.named, self.size = named, size
         self.fresh = Fresh()
@@ -110,27 +114,37 @@ class Streams:
     def parameters(self) -> list[str]:
         return list(self.nodes.values())
 
-    def asked(self) -> set[str]:
-        """What the statements have beside the parameters, lengths, and the size of chunks."""
-        return {"dtype", "device"} if self.valid else set()
-
-    def lines(self, given: list[str] | None = None) -> list[str]:
+    def statements(self, given: Sequence[Code] | None = None) -> list[Statement]:
         """Statements that make chunks of the parameters, or of what is `given` in their place."""
-        whole = dict(zip(self.nodes, self.parameters() if given is None else given, strict=True))
+        whole = dict(zip(self.nodes, map(Name, self.parameters()) if given is None else given, strict=True))
         named = {key: self._node(*key) for key in self.texts}
         together = {name: whole[named[key]] for key, name in self.texts.items() if key[2] == 0.0 and varies(named[key])}
-        out = []
+        out: list[Statement] = []
         for key, name in self.texts.items():
             if name not in together:
-                fill = "" if key[2] == 0.0 else f", {key[2]}"
-                out.append(f"{name} = to_chunks({whole[named[key]]}, lead, {self.size}, {len(named[key].axes)}{fill})")
+                fill = () if key[2] == 0.0 else (key[2],)
+                whole_chunks = call("to_chunks", whole[named[key]], "lead", self.size, len(named[key].axes), *fill)
+                out.append(assign(name, whole_chunks))
         if together:
-            names = ", ".join(together) if len(together) > 1 else f"({next(iter(together))},)"
-            out.append(f"{names} = chunks_of(lead, {self.size}, {', '.join(together.values())})")
+            made = call("chunks_of", "lead", self.size, *together.values())
+            out.append(assign(tuple(together), made, several=len(together) == 1))
         if self.valid:
-            ones = "torch.ones((1, 1, lead[2]), dtype=dtype, device=device)"
-            out.append(f"valid = to_chunks({ones}, lead, {self.size}, 0)")
+            ones = call("torch.ones", Items((Literal(1), Literal(1), Item(Name("lead"), Literal(2)))), **LIKE)
+            out.append(assign("valid", call("to_chunks", ones, "lead", self.size, 0)))
         return out
+
+
+def function(name: str, parameters: Iterable[str], doc: str, body: Body) -> Function:
+    """A function of torch: what it makes is small, so that it lets go of nothing on the way."""
+    return Function(name, f"({', '.join(parameters)})", doc, body, frees=False)
+
+
+def printed(functions: Iterable[Function]) -> str:
+    return "\n\n\n".join(launch_text(finished_function(f)).rstrip() for f in functions)
+
+
+def _appended(to: str, name: str) -> Do:
+    return Do(of_code(Method(Name(to), "append", (Name(name),))))
 
 
 def of_chunk(x: Code) -> Code:
@@ -148,16 +162,17 @@ def at_boundary(state: str, direction: int) -> str:
     return f"{state}_{'0' if direction > 0 else 'C'}"
 
 
-def own_arguments(asked: set[str], dims: tuple[str, ...]) -> list[str]:
-    """What a function over chunks is given beside tensors: of the dtype, the device and sizes, what its text asks for."""
-    return ["lead", "size", *(x for x in ("dtype", "device", *(f"size_{d}" for d in dims)) if x in asked)]
+def own_arguments(body: Iterable[Statement], dims: tuple[str, ...]) -> list[str]:
+    """What a function over chunks is given beside tensors: of the dtype, the device and sizes, what its statements read."""
+    read = frozenset[str]().union(*map(reads, body))
+    return ["lead", "size", *(x for x in ("dtype", "device", *(f"size_{d}" for d in dims)) if x in read)]
 
 
 def _leaves_of(table: dict[str, Node]) -> list[Node]:
     return [leaf("stream", key, (ROW, *node.axes)) for key, node in table.items()]
 
 
-def transition(x: Node, transitions: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> Code:
+def transition(x: Node, transitions: dict[tuple[Any, ...], str], streams: Streams, body: list[Statement]) -> Code:
     """A weight between states that are added to each other; their products are formed once."""
     positions, n, to, of = x.attrs[:4]
     direction = x.attrs[-1]
@@ -168,7 +183,7 @@ def transition(x: Node, transitions: dict[tuple[Any, ...], str], streams: Stream
         for (row, col), value in zip(positions, x.args, strict=True):
             parts.append(Items((Items((Literal(row), Literal(col))), _weight(value, row == col, streams))))
         made = call("TransitionMatrices", Items(tuple(parts), closed=True), n, direction, streams.inside())
-        lines.append(f"{transitions[key]} = {made.text}")
+        body.append(assign(transitions[key], made))
     late = (Literal(x.attrs[4]),) if x.op in ("mix_mask", "mix_in") else ()
     method = {"mix_mask": "mask", "mix_in": "incoming", "mix_out": "outgoing", "mix_all": "all"}[x.op]
     return Method(Name(transitions[key]), method, (Literal(to), Literal(of), *late))
@@ -186,11 +201,11 @@ def _weight(value: Node, diagonal: bool, streams: Streams) -> Code:
 
 
 def operation_of_chunks(
-    x: Node, printer: TorchText, streams: Streams, transitions: dict[tuple[Any, ...], str], lines: list[str]
+    x: Node, printer: TorchText, streams: Streams, transitions: dict[tuple[Any, ...], str], body: list[Statement]
 ) -> Code:
     """One of the operations of chunk programs."""
     if x.op.startswith("mix_"):
-        return transition(x, transitions, streams, lines)
+        return transition(x, transitions, streams, body)
     if x.op == "inverse":
         channels = {} if len(x.axes) == 2 else {"channels": Literal(True)}
         return call("triangular_inverse", printer.value(x.args[0]), Literal(x.attrs[0]), **channels)
@@ -200,13 +215,13 @@ def operation_of_chunks(
     return call(x.op, streams.text(x.args[0], logged=True), *map(Literal, x.attrs), **dim)
 
 
-def from_chunks(value: Code, node: Node, x: Node, size: str = "size") -> Code:
+def from_chunks(value: Code, node: Node, x: Node, size: Code = SIZE) -> Code:
     """The value of a chunk's node, of so many steps, as that of the quantity x at each step."""
     axes = tuple(sorted({ROW, *x.axes}))
     if node.axes != axes:
         value = along_axes(Group(value), node.axes, axes)
     if ROW not in node.axes:  # the same at each step of a chunk
-        value = Method(value, "expand", (*[Literal(-1)] * 3, *(Name(size) if a == ROW else Literal(-1) for a in axes)))
+        value = Method(value, "expand", (*[Literal(-1)] * 3, *(size if a == ROW else Literal(-1) for a in axes)))
     return call("from_chunks", value, "lead", len(x.axes))
 
 
@@ -219,24 +234,24 @@ class UnrollText:
         self.at_boundaries = {s.name: at_boundary(s.name, 1) for s in stage.forward}
         self.at_boundaries |= {s.name: at_boundary(s.name, -1) for s in stage.backward}
         self.transitions: dict[tuple[Any, ...], str] = {}
-        self.lines: list[str] = []
-        self.printer = Chunked(self._leaf, self.lines, self.streams)
+        self.body: list[Statement] = []
+        self.printer = Chunked(self._leaf, self.body, self.streams)
         self.own: list[str] = []  # of what it is given, what isn't a tensor
 
-    def text(self) -> str:
+    def made(self) -> Function:
         printer = self.printer
         printer.count([*self.stage.outputs.values(), *self.stage.definitions.values()])
-        results = [from_chunks(printer.value(n), n, x).text for x, n in self.stage.outputs.items()]
+        results = [from_chunks(printer.value(n), n, x) for x, n in self.stage.outputs.items()]
         edges = list(self.at_boundaries.values())
-        self.own = own_arguments(printer.asked | self.streams.asked(), self.dims)
-        parameters = [*self.streams.parameters(), *edges, *self.own]
-        body = [*self.streams.lines(), *self.lines, f"return ({', '.join(results)},)"]
-        doc = '"""State-adjoint products at each step, from the states at chunk boundaries and their gradients."""'
-        return "\n".join([f"def {self.name}({', '.join(parameters)}):", *(INDENT + x for x in (doc, *body))])
+        whole = Return(of_code(Items(tuple(results), closed=True)))
+        body = (*self.streams.statements(), *self.body, whole)
+        self.own = own_arguments(body, self.dims)
+        doc = "State-adjoint products at each step, from the states at chunk boundaries and their gradients."
+        return function(self.name, [*self.streams.parameters(), *edges, *self.own], doc, body)
 
     def _leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_of_chunks(x, self.printer, self.streams, self.transitions, self.lines)
+            return operation_of_chunks(x, self.printer, self.streams, self.transitions, self.body)
         if x.attrs[0] == "inner":
             return self.printer.value(next(n for d, n in self.stage.definitions.items() if d.attrs[1] == x.attrs[1]))
         return self.streams.text(x) if x.attrs[0] == "stream" else self.at_boundaries[x.attrs[1]]
@@ -245,8 +260,8 @@ class UnrollText:
 class Chunked(TorchText):
     """Statements over all chunks at once."""
 
-    def __init__(self, of_leaf: Leaf, lines: list[str], streams: Streams) -> None:
-        super().__init__(of_leaf, lines, {})
+    def __init__(self, of_leaf: Leaf, body: list[Statement], streams: Streams) -> None:
+        super().__init__(of_leaf, body, {})
         self.streams = streams
 
     def fresh(self, x: Node) -> str:
@@ -263,59 +278,63 @@ class SweepText:
         self.parent, self.s = parent, s
         self.edges = edges  # states whose value before each chunk is returned too
         self.name = name or f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
-        self.pre: list[str] = []
+        self.own: list[str] = []  # of what the function is given, what isn't a tensor
         self.streams = Streams(s.chunk.streams, parent.called)
         self.transitions: dict[tuple[Any, ...], str] = {}
         self.depends_memo: dict[Node, bool] = {}
         self.bare_memo: dict[Node, bool] = {}
-        self.pre_text = _Phase(self, self._pre_leaf, self.pre, "a")
-        self.loop_text = _Phase(self, self._loop_leaf, [], "b")
-        self.post_text = _Phase(self, self._post_leaf, [], "c")
+        self.pre_text = _Phase(self, self._pre_leaf, "a")
+        self.loop_text = _Phase(self, self._loop_leaf, "b")
+        self.post_text = _Phase(self, self._post_leaf, "c")
         self.stacked: dict[Node, str] = {}
         self.entering: dict[str, str] = {}  # states whose values before each chunk are used
 
-    @property
-    def own(self) -> list[str]:
-        """Of what the function is given, what isn't a tensor."""
-        asked = self.pre_text.asked | self.loop_text.asked | self.post_text.asked | self.streams.asked()
-        return own_arguments(asked, self.parent.c.step.dims)
-
-    def text(self) -> str:
+    def made(self) -> Function:
         s, chunk = self.s, self.s.chunk
         roots = [*chunk.states.values(), *chunk.outputs.values(), *chunk.definitions.values()]
         for t in (self.pre_text, self.loop_text, self.post_text):
             t.count(roots)
-        lasts = {}
+        lasts: list[Code] = []
         for name, node in chunk.states.items():
             axes = chunk.state_axes[name]
-            lasts[name] = stored(self.loop_text.value(expand(node, axes)), axes).text
-        results = []
+            lasts.append(stored(self.loop_text.value(expand(node, axes)), axes))
+        results: list[Code] = []
         for x, node in chunk.outputs.items():
-            results.append(from_chunks(self.post_text.value(node), node, x).text)
-        count = self.streams.any()
-        lines = self.streams.lines() + self.pre
-        states = list(chunk.states)
+            results.append(from_chunks(self.post_text.value(node), node, x))
+        some = Name(self.streams.any())
+        states = tuple(chunk.states)
         for n in self.edges:
             self.entering[n] = at_boundary(n, s.direction)
-        kept = [*(x for n, x in self.entering.items()), *(f"{name}_all" for name in self.stacked.values())]
-        lines += [f"{name} = []" for name in kept]
-        order = "range(count)" if s.direction > 0 else "range(count - 1, -1, -1)"
-        lines.append(f"count = {count}.shape[2]")
-        lines.append(f"for n in {order}:")
-        lines += [f"{INDENT}{x}.append({n})" for n, x in self.entering.items()]
-        lines += [INDENT + x for x in self.loop_text.lines]
-        for name in self.stacked.values():
-            lines.append(f"{INDENT}{name}_all.append({name})")
-        lines.append(f"{INDENT}{', '.join(states)} = {', '.join(lasts[n] for n in states)}")
-        back = "" if s.direction > 0 else "[::-1]"
-        lines += [f"{x} = torch.stack({x}{back}, 2)" for x in self.entering.values()]
-        lines += [f"{name} = torch.stack({name}_all{back}, 2)" for name in self.stacked.values()]
-        lines += self.post_text.lines
-        lines.append(f"return {', '.join([*results, *(self.entering[n] for n in self.edges), *states])}")
-        arguments = [*self.streams.parameters(), *states, *self.own]
+        begin = [*self.streams.statements(), *self.pre_text.body]
+        body = (*begin, *self._loop(some, lasts), *self.post_text.body)
+        found = (*results, *(Name(self.entering[n]) for n in self.edges), *map(Name, states))
+        body += (Return(of_code(Items(found, bare=True))),)
+        self.own = own_arguments(body, self.parent.c.step.dims)
         way = "forwards" if s.direction > 0 else "backwards"
-        doc = f'"""An inter-chunk sweep {way} in time, which carries {", ".join(states)}."""'
-        return "\n".join([f"def {self.name}({', '.join(arguments)}):", INDENT + doc, *(INDENT + x for x in lines)])
+        doc = f"An inter-chunk sweep {way} in time, which carries {', '.join(states)}."
+        return function(self.name, [*self.streams.parameters(), *states, *self.own], doc, body)
+
+    def _loop(self, some: Code, lasts: list[Code]) -> Body:
+        """The loop over chunks, which keeps states before each chunk, and what is made of them; `some` has all chunks."""
+        kept = {x: n for n, x in self.entering.items()}
+        made = {f"{name}_all": name for name in self.stacked.values()}
+        each: list[Statement] = [_appended(x, n) for x, n in kept.items()]
+        each += self.loop_text.body
+        each += [_appended(x, n) for x, n in made.items()]
+        each.append(assign(tuple(self.s.chunk.states), Items(tuple(lasts), bare=True)))
+        forwards = self.s.direction > 0
+        order = call("range", "count") if forwards else call("range", Name("count") - 1, -1, -1)
+
+        def stacked(x: str) -> Code:
+            return call("torch.stack", x if forwards else Item(Name(x), Text("::-1")), 2)
+
+        return (
+            *(Set((x,), Expr("[]")) for x in (*kept, *made)),
+            assign("count", Item(Attribute(some, "shape"), Literal(2))),
+            For(("n",), of_code(order), tuple(each)),
+            *(assign(x, stacked(x)) for x in kept),
+            *(assign(name, stacked(x)) for x, name in made.items()),
+        )
 
     # --- leaves of the three phases ---------------------------------------------------------------------------------
 
@@ -343,7 +362,7 @@ class SweepText:
 
     def _pre_leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
-            return operation_of_chunks(x, self.pre_text, self.streams, self.transitions, self.pre)
+            return operation_of_chunks(x, self.pre_text, self.streams, self.transitions, self.pre_text.body)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return self.pre_text.value(self.definition(x))
@@ -367,8 +386,8 @@ class SweepText:
 class _Phase(TorchText):
     """Statements inside or after the loop over chunks; what doesn't depend on the states is computed before it."""
 
-    def __init__(self, sweep: SweepText, of_leaf: Leaf, lines: list[str], prefix: str) -> None:
-        super().__init__(of_leaf, lines, {}, prefix)
+    def __init__(self, sweep: SweepText, of_leaf: Leaf, prefix: str) -> None:
+        super().__init__(of_leaf, [], {}, prefix)
         self.sweep = sweep
 
     def fresh(self, x: Node) -> str:

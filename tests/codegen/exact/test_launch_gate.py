@@ -1,5 +1,6 @@
 """Functions of the recurrent form, of attentions and of solves: what they read is assigned and stored, or they are refused."""
 
+import ast
 from dataclasses import replace
 
 import pytest
@@ -16,17 +17,21 @@ from chunkform.codegen.ir.launch_ir import (
     Function,
     If,
     Launch,
+    Local,
     Return,
     Set,
     Statement,
     Table,
+    assigned,
     entry,
     joined,
     py,
+    reads,
     ref,
     statements,
 )
 from chunkform.codegen.printing.code_passes import passes
+from chunkform.codegen.printing.launch_text import launch_text
 from chunkform.errors import GateError
 from chunkform.spec.language import find
 
@@ -85,6 +90,10 @@ def test_the_recurrent_form_needs_each_launch_and_each_room(functions):
         assert any(refused(without(f, x)) for x in rooms)
 
 
+def has_launch_in(f: Function) -> bool:
+    return any(map(has_launch, f.body))
+
+
 def has_launch(x) -> bool:
     return any(isinstance(y, Launch) for y in statements((x,)))
 
@@ -107,6 +116,44 @@ def test_an_attention_s_functions_read_what_they_assign(functions):
         for x in (x for x in f.body if isinstance(x, Set)):
             refusals += refused(without(f, x))
     assert refusals >= 3
+
+
+def torch_functions(found: list[Function]) -> list[Function]:
+    """Those of the torch form of a recurrence over chunks, and of a solve's matrix."""
+    return [f for f in found if f.name.startswith(("torch_", "_")) and not has_launch_in(f)]
+
+
+def test_functions_in_torch_need_each_statement_whose_names_are_read(functions):
+    found = torch_functions(functions["mesa_net"])
+    assert {"torch_forward", "torch_backward", "torch_forward_states", "torch_matrix"} <= {f.name for f in found}
+    seen = 0
+    for f in found:
+        for n, x in enumerate(f.body):
+            later = frozenset[str]().union(*map(reads, f.body[n + 1 :]))
+            others = frozenset[str]().union(*map(assigned, (y for y in f.body if y is not x)))
+            if isinstance(x, Set) and set(x.names) & later - others - f.parameters:
+                assert refused(without(f, x)), (f.name, x)
+                seen += 1
+    assert seen > 50
+
+
+def test_fields_of_functions_in_torch_say_what_the_text_says(functions):
+    for f in torch_functions(functions["mesa_net"]):
+        known = frozenset[str]().union(f.parameters, *map(assigned, f.body))
+        tree = ast.parse(launch_text(f))
+        called = {y.func for y in ast.walk(tree) if isinstance(y, ast.Call)}  # `exchange`, which is a function
+        loaded = (y for y in ast.walk(tree) if isinstance(y, ast.Name) and isinstance(y.ctx, ast.Load))
+        names = {y.id for y in loaded if y not in called}
+        assert names & known == frozenset[str]().union(*map(reads, f.body)) & known, f.name
+
+
+def test_a_function_inside_another_reads_what_that_one_has_assigned(functions):
+    f = one(functions["mesa_net"], "torch_matrix")
+    (inside,) = [x for x in f.body if isinstance(x, Local)]
+    assert inside.outer and inside.function.parameters & reads(inside.function.body[0])
+    assert refused(replace(f, body=(inside, *(x for x in f.body if x is not inside))))
+    nothing = replace(inside, function=replace(inside.function, body=inside.function.body[-1:]))
+    assert refused(replace(f, body=tuple(nothing if x is inside else x for x in f.body)))
 
 
 def test_solves_load_what_was_stored_and_programs_have_places_of_their_own(functions):

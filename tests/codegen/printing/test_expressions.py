@@ -5,7 +5,9 @@ import torch
 
 from chunkform.codegen.ir.evaluate import evaluate_all
 from chunkform.codegen.ir.expr import Node, add, const, dim_of, expand, eye, fn, leaf, leaves, mul, power, total
+from chunkform.codegen.ir.launch_ir import Statement
 from chunkform.codegen.printing.expressions import NodePrinter, Torch
+from chunkform.codegen.printing.launch_text import lines_of
 from chunkform.codegen.printing.torch_expressions import TorchText
 from chunkform.codegen.recurrence.oracle import TorchNumbers
 from chunkform.codegen.recurrence.pipeline import compile_spec
@@ -58,10 +60,11 @@ def run(lines: list[str], results: dict[str, str], variables: dict) -> dict:
 def printed_by_names(node: Node, env: dict) -> torch.Tensor:
     """The same by the printer that knows axes by their names, which takes tensors alone."""
     variables = {leaf_name(leaf(*key)): x for key, x in env.items()}
-    lines: list[str] = []
-    printer = TorchText(leaf_name, lines, {})
+    made: list[Statement] = []
+    printer = TorchText(leaf_name, made, {})
     printer.count([node])
-    return run(lines, {"value": printer.value(node).text}, variables)["value"]
+    value = printer.value(node).text
+    return run(lines_of(tuple(made)), {"value": value}, variables)["value"]
 
 
 def check(nodes: dict, names: dict | None = None) -> None:

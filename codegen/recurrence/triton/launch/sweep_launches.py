@@ -20,6 +20,7 @@ from ....ir.launch_ir import (
     Set,
     Statement,
     any_wanted,
+    assign_groups,
     joined,
     py,
     ref,
@@ -312,7 +313,7 @@ class SweepLaunches(StateAdjointLaunches):
                 sent = Set((f"{name}_coming",), coming)
                 elsewhere = "other segments of the sequence are elsewhere"
                 begin.append(If(Expr("exchange is not None"), (sent,), comment=elsewhere))
-                came = Set((f"{name}_first", f"{name}_starts"), py("{}()", ref(f"{name}_coming")), nested=True)
+                came = assign_groups([(f"{name}_first", f"{name}_starts")], py("{}()", ref(f"{name}_coming")))
                 finish.append(If(Expr("exchange is not None"), (came,), (starts,)))
             else:
                 finish.append(starts)
