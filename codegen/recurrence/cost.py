@@ -18,9 +18,9 @@ from chunkform.runtime.torch_form.chunk_length import CHUNK
 
 from ..ir.expr import COL, ROW, Node, dim_of, walk
 from ..ir.launch_ir import Call, Launch, statements
-from .backends import triton_section
 from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
+from .over_chunks import why_stepwise
 from .triton import (
     CheckpointSchedule,
     FusedBackward,
@@ -132,7 +132,7 @@ def launches(c: Compiled) -> tuple[int, int]:
     if c.strata:
         each = [launches(p.compiled) for p in c.strata]
         return sum(x for x, _ in each), sum(x for _, x in each)
-    if not scanned(c) and (c.forward is None or triton_section(c).stepwise is not None):
+    if not scanned(c) and (c.forward is None or why_stepwise(c) is not None):
         return 1, 1
     return _launches_of(c)
 
@@ -156,7 +156,7 @@ def sweep_flops(sweep: Sweep, sizes: Sizes) -> float:
 
 def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, lower_bound: float) -> Cost:
     forward = plan is c.forward
-    if not forward and triton_section(c).stepwise is None:
+    if not forward and why_stepwise(c) is None:
         plan = kernel_plan(c, plan)
     alone = None if forward else _whole(c)
     if alone is not None:
@@ -210,12 +210,12 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, lower_bound: float) -> Cos
 
 def _checkpoints(c: Compiled) -> CheckpointSchedule:
     """What is left and read at checkpoints: nothing where the kernels run in recurrent form."""
-    return schedule_of(c) if triton_section(c).stepwise is None else CheckpointSchedule({})
+    return schedule_of(c) if why_stepwise(c) is None else CheckpointSchedule({})
 
 
 def _whole(c: Compiled) -> FusedBackward | None:
     """The backward pass as a fused backward, where kernels make it so."""
-    return fused_backward_of(c) if triton_section(c).stepwise is None else None
+    return fused_backward_of(c) if why_stepwise(c) is None else None
 
 
 def _inverses(sweep: Sweep) -> list[Node]:

@@ -16,7 +16,6 @@ from ..exact.rewritings import proposals
 from ..ir.expr import ZERO, dim_of, leaves, mul
 from ..ir.latex_page import Page, formulas
 from ..ir.notation import Notation
-from .backends import triton_section
 from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
 from .compiler_fault import blaming_with
@@ -26,6 +25,7 @@ from .normal_form.form import StateForm
 from .notation.derivation import derivation
 from .notation.form_notation import Reader
 from .notation.formulas import Section, order_of, stateless_names
+from .over_chunks import why_stepwise
 from .pipeline import compile_spec
 from .predict import as_data, predict
 from .step.column_maps import why_no_map
@@ -44,7 +44,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "forward": _pass(part, part.forward, forward_cost(c, sizes), sizes, forward),
         "backward": _pass(part, part.backward, backward_cost(c, sizes), sizes, backward),
     }
-    stepwise = triton_section(c).stepwise
+    stepwise = why_stepwise(c)
     predicted = predict(c)
     return {
         "name": c.name,
@@ -191,7 +191,7 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
 
 
 def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
-    at_boundaries = plan is c.backward and triton_section(c).stepwise is None and not scanned(c)
+    at_boundaries = plan is c.backward and why_stepwise(c) is None and not scanned(c)
     plan = kernel_plan(c, plan) if at_boundaries else plan
     alone = fused_backward_of(c) if at_boundaries else None
     if alone is not None:  # which makes what all sweeps yield

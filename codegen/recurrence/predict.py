@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.expr import Node, dim_of, walk
-from .backends import triton_section
 from .chunkwise.compiled import Compiled
 from .chunkwise.plan import Plan, Sweep
 from .cost import Cost, Sizes, backward_cost, forward_cost, launches
+from .over_chunks import why_stepwise
 from .triton import in_substeps, kernel_plan, scanned
 
 TILE = 64  # width of the tile of the state that a program keeps
@@ -83,7 +83,7 @@ def predict(
     element: int = 2,
 ) -> Prediction | None:
     """The time of both passes at a shape (B, T, H, D); None where the Triton kernels run in recurrent form."""
-    if c.forward is None or c.backward is None or triton_section(c).stepwise:
+    if c.forward is None or c.backward is None or why_stepwise(c):
         return None
     sizes = Sizes({d: shape[3] for d in c.step.dims}, chunk, element)
     started = launches(c)

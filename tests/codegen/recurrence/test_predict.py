@@ -4,10 +4,14 @@ import functools
 
 import pytest
 
+from chunkform.codegen.recurrence.backends import triton_section
 from chunkform.codegen.recurrence.cost import Sizes, forward_cost
+from chunkform.codegen.recurrence.explain import explanation
+from chunkform.codegen.recurrence.over_chunks import why_stepwise
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.predict import H200, as_data, predict
-from chunkform.spec.language import find
+from chunkform.codegen.recurrence.triton.section import TritonForm
+from chunkform.spec.language import Recurrence, find, tanh
 
 S1, S2, S4 = (8, 4096, 16, 128), (1, 32768, 16, 128), (1, 4096, 16, 128)
 CHUNKED = ("lightning_attention", "gated_linear_attention", "gated_delta_rule", "kimi_delta_attention")
@@ -69,3 +73,34 @@ def test_as_data_is_in_microseconds():
     data = as_data(p)
     assert data["shape"] == {"B": 1, "T": 4096, "H": 16, "D": 128} and data["machine"] == "NVIDIA H200"
     assert data["backward"]["us"] == pytest.approx(1e6 * p.backward.seconds, abs=0.1)
+
+
+def square():
+    """Its kernels would have two axes of one dim."""
+    r = Recurrence("square")
+    d = r.dims("d")
+    k, g = r.inputs("k", d), r.inputs("g")
+    S = r.state("S", d, d)
+    r.update(S, tanh(g) * S.prev + k * k.T)
+    r.output("o", S.next * k)
+    return r
+
+
+def test_nothing_is_printed_for_it(monkeypatch):
+    """Costs, predictions and explanations read the plan, the kernels' form, and the functions that launch these."""
+
+    def text(self):
+        raise AssertionError("kernels were printed")
+
+    monkeypatch.setattr(TritonForm, "text", property(text))
+    c = compile_spec(find("gated_linear_attention")[0])
+    assert predict(c, S1).backward.seconds > 0
+    found = explanation(c)
+    assert found["triton_reason"] is None and found["sweeps"]
+
+
+def test_why_kernels_do_not_go_over_chunks_is_what_a_file_says():
+    for spec in (*(find(name)[0] for name in CHUNKED), square()):
+        c = compile_spec(spec)
+        assert why_stepwise(c) == triton_section(c).stepwise
+    assert why_stepwise(c) is not None
