@@ -99,7 +99,8 @@ def lettered_step(p: StepProgram, alphabet: Alphabet) -> StepProgram:
         dims=tuple(write[d] for d in p.dims),
         variables=tuple(Var(write[v.name], v.kind, axes(v.axes), v.default, v.domain) for v in p.variables),
         states=tuple(
-            StateVar(write[s.name], axes(s.axes), None if s.initial is None else node(s.initial)) for s in p.states
+            StateVar(write[s.name], axes(s.axes), None if s.initial is None else node(s.initial), s.domain)
+            for s in p.states
         ),
         updates={write[n]: node(x) for n, x in p.updates.items()},
         outputs={write[n]: node(x) for n, x in p.outputs.items()},

@@ -24,6 +24,8 @@ class Logarithms:
 
     def log(self, x: Node) -> Node | None:
         """log x; None where x isn't seen to be above 0 whatever the inputs are."""
+        if x.op == "leaf" and self.ranges(x).low > 0:
+            return fn("log", x)
         whole = x.op == "expand" or (x.op == "pow" and (x.attrs[0].denominator != 1 or x.attrs[0] < 0))
         found = self._extreme(x)
         if found is None and not whole:

@@ -8,6 +8,8 @@ from typing import Any
 
 from .expr import Node, canonical_axis, leaf
 
+Domain = tuple[Fraction | None, Fraction | None]  # values lie between; None where there is no bound
+
 
 @dataclass(frozen=True)
 class Var:
@@ -24,9 +26,7 @@ class Var:
     kind: str
     axes: tuple[str, ...]
     default: float | None = None
-    domain: tuple[Fraction | None, Fraction | None] | None = (
-        None  # its values lie between; None where there is no bound
-    )
+    domain: Domain | None = None
     handed: bool = False  # is it what another part of the same step has made, in float32 at least?
 
     @property
@@ -36,8 +36,7 @@ class Var:
     @property
     def bounds(self) -> tuple[float | None, float | None]:
         """Of the domain, as floats."""
-        low, high = self.domain or (None, None)
-        return None if low is None else float(low), None if high is None else float(high)
+        return _floats(self.domain)
 
     @property
     def is_decay(self) -> bool:
@@ -55,10 +54,16 @@ class StateVar:
     name: str
     axes: tuple[str, ...]
     initial: Node | None = None
+    domain: Domain | None = None
 
     @property
     def leaf(self) -> Node:
         return leaf("state", self.name, self.axes)
+
+    @property
+    def bounds(self) -> tuple[float | None, float | None]:
+        """Of the domain, as floats."""
+        return _floats(self.domain)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,11 @@ class StepProgram:
 
     def state(self, name: str) -> StateVar:
         return next(s for s in self.states if s.name == name)
+
+
+def _floats(domain: Domain | None) -> tuple[float | None, float | None]:
+    low, high = domain or (None, None)
+    return None if low is None else float(low), None if high is None else float(high)
 
 
 def axes_of(dims: tuple[object, ...]) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ def _arguments(c: Compiled) -> list[str]:
     fewer = "Any of them may have fewer heads than H, if H is a multiple: each then serves several."
     if not p.states:
         return [*lines, fewer, *(x for x in OPTIONS if x.startswith(("precision", "backend", "deterministic")))]
-    states = ", ".join(f"{s.name} {_shape(['B', 'H'], s.axes)}" for s in p.states)
+    within = {s.name: "" if s.domain is None else f" ({_told(*s.bounds)[:-1].lower()})" for s in p.states}
+    states = ", ".join(f"{s.name} {_shape(['B', 'H'], s.axes)}{within[s.name]}" for s in p.states)
     many = "a tuple of " if len(p.states) > 1 else ""
     default = "zeros" if all(s.initial is None for s in p.states) else "the spec's own"
     return [*lines, fewer, f"initial_state: {many}{states}; {default} where None.", *OPTIONS]

@@ -120,6 +120,7 @@ def program_hash(p: StepProgram) -> str:
     said += [repr((v.name, v.kind, v.axes, v.default)) for v in p.variables]
     said += [repr((v.name, v.domain)) for v in p.variables if v.domain is not None]
     said += [repr((s.name, s.axes, s.initial.key if s.initial is not None else "")) for s in p.states]
+    said += [repr(("state", s.name, s.domain)) for s in p.states if s.domain is not None]
     said += [f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items())]
     said += [f"wide {n}" for n in sorted(p.handed)]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
@@ -280,8 +281,10 @@ def signature_text(c: Compiled) -> str:
         arguments.append(f'Argument("{v.name}", "{v.kind}", {dims_text(v.axes)}{default}{domain}),')
     states = "".join(f'("{s.name}", {dims_text(s.axes)}),' for s in p.states)
     outputs = "".join(f'("{n}", {dims_text(axes)}),' for n, axes in p.output_axes.items())
+    within = "".join(f'("{s.name}", {s.bounds!r}),' for s in p.states if s.domain is not None)
+    domains = f", state_domains=({within})" if within else ""
     wide = f", wide=({''.join(f'{n!r},' for n in sorted(p.handed))})" if p.handed else ""
-    return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}){wide})'
+    return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}){wide}{domains})'
 
 
 def dims_text(axes: tuple[str, ...]) -> str:

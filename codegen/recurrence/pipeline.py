@@ -127,7 +127,7 @@ def _strata(k: Known) -> None:
 
 
 def _stratum(k: Known) -> None:
-    k.parts = tuple(Part(_compile_step(k.spec, x.step, x.step.name, k.prove), x.takes, x.hands) for x in k.strata or ())
+    k.parts = tuple(Part(_compile_stratum(k.spec, x.step, k.prove), x.takes, x.hands) for x in k.strata or ())
     families = [p.compiled.family for p in k.parts]
     others = k.entries is not None or "sequential" in families
     if others and "chunk-parallel" not in families:
@@ -137,7 +137,7 @@ def _stratum(k: Known) -> None:
 def _family(r: Recurrence, step: StepProgram) -> str:
     """The family of a step that is a stratum on trial, as a whole."""
     with untold():
-        return _compile_step(r, step, step.name, prove=False, whole=True).family
+        return _compile_stratum(r, step, prove=False, whole=True).family
 
 
 def _gates_of_stable(k: Known) -> Iterator[GateResult]:
@@ -247,7 +247,8 @@ OTHERWISE: tuple[Pass[Known], ...] = (  # where one of these has refused
         lambda k: (gate_strata(k.adjoint, k.parts),) if k.parts else (),
     ),
 )
-FROM_STEP = next(n for n, p in enumerate(PASSES) if p.made == "step") + 1  # the first pass that needs the step alone
+DECAYS = next(n for n, p in enumerate(PASSES) if p.made == "step")
+FROM_STEP = DECAYS + 1  # the first pass that needs the step alone
 
 
 # --- running them -----------------------------------------------------------------------------------------------------
@@ -275,6 +276,13 @@ def _compile_step(r: Recurrence, step: StepProgram, name: str, prove: bool, whol
     known = Known(r, prove, whole)
     known.step = step
     return _compile(known, name, FROM_STEP)
+
+
+def _compile_stratum(r: Recurrence, step: StepProgram, prove: bool, whole: bool = False) -> Compiled:
+    """The same for a stratum, of which decays may be made of what is handed on to it."""
+    known = Known(r, prove, whole)
+    known.stabilized = step
+    return _compile(known, step.name, DECAYS)
 
 
 def _compile(k: Known, name: str, start: int = 0) -> Compiled:

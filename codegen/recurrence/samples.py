@@ -99,8 +99,12 @@ def sample(c: Compiled, case: Case) -> Sample:
         n: (0.1 * normal(*shape)).to(wide) if case.initial and c.step.state(n).initial is None else None
         for n, shape in shapes.items()
     }
+    for s in c.step.states:
+        if s.domain is not None and (x := states[s.name]) is not None:
+            states[s.name] = _between(10 * x, *s.bounds).to(wide)
     if "states" in case.positive:
-        states = {n: None if x is None else x.abs() for n, x in states.items()}
+        own_values = {s.name for s in c.step.states if s.domain is not None}
+        states = {n: x if x is None or n in own_values else x.abs() for n, x in states.items()}
     cotangents: dict[str, Tensor | None] = {
         n: normal(batch, case.steps, case.heads, *(dims[dim_of(a)] for a in axes)).to(case.dtype)
         for n, axes in c.step.output_axes.items()

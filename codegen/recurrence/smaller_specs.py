@@ -20,6 +20,8 @@ from chunkform.spec.language import functions as of_vectors
 from chunkform.spec.language.expression import ONE, Contraction, entry
 from chunkform.spec.language.terms import names_in
 
+from ..ir.step_program import Domain
+
 HEAD = "from sympy import Abs, Max, Min\nfrom chunkform.spec.language import *\nfrom chunkform.spec.language import Recurrence\n"
 METHODS = {"input": "inputs", "decay parameter": "head_decay"}  # that declare a kind, where it isn't called like it
 TIMELESS = ("constant", "parameter", "decay parameter")
@@ -156,11 +158,11 @@ def spec_text(r: Recurrence) -> str:
     for v in r.variables:
         default = "" if v.default is None else f", {v.default}"
         dims = "".join(f", {d}" for d in v.dims)
-        if v.domain is not None:
-            default += f", domain=({', '.join('None' if x is None else str(float(x)) for x in v.domain)})"
+        default += _domain_text(v.domain)
         lines.append(f'{v.name} = r.{METHODS.get(v.kind, v.kind)}("{v.name}"{dims}{default})')
     for s in r.states:
         start = "" if s.initial is None else f", initial={term_text(s.initial)}"
+        start += _domain_text(s.domain)
         lines.append(f'{s.name} = r.state("{s.name}"{"".join(f", {d}" for d in s.dims)}{start})')
     states = {s.name for s in r.states}
     lets, written = list(r.lets), set[str]()
@@ -175,6 +177,12 @@ def spec_text(r: Recurrence) -> str:
             lines.append(f"r.{kind}({name}, {term_text(x.term)})")
             written.add(x.name)
     return "\n".join(lines) + "\n"
+
+
+def _domain_text(domain: Domain | None) -> str:
+    if domain is None:
+        return ""
+    return f", domain=({', '.join('None' if x is None else str(float(x)) for x in domain)})"
 
 
 def term_text(x: object) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from ..launch.varlen import check_values
-from .signature import Arguments
+from .signature import Arguments, Domain
 
 States: TypeAlias = "Sequence[tuple[str, Sequence[str]]]"
 
@@ -25,8 +25,9 @@ _on = os.environ.get("CHUNKFORM_DEBUG", "0") not in ("", "0")
 
 class debug:
     """Look at what each op is given, from now on, or within a `with` statement: are log decays at most 0, is everything finite,
-    do `cu_seqlens` rise from 0 to T? The first entry that isn't so is named in an `ArgumentError`, before any kernel runs. So is
-    the first entry of an output, a last state or a gradient that isn't finite, as where the exponential of a parameter overflows.
+    do `cu_seqlens` rise from 0 to T, does what has a domain in the spec lie within it? The first entry that isn't so is named in
+    an `ArgumentError`, before any kernel runs. So is the first entry of an output, a last state or a gradient that isn't finite,
+    as where the exponential of a parameter overflows, and that of a last state that has left its domain.
 
     on: False looks no more. Nothing is looked at in a compiled graph or while a CUDA graph is captured, where nobody can wait.
     """
@@ -59,9 +60,11 @@ def look(signature: Arguments, tensors: Sequence[object], starts: object = None,
     for a, x in zip(signature.tensors, tensors):
         if (x := _visible(x)) is not None:
             RULES[a.values](f"{what}: {a.key}", a.layout, x)
+            _within(f"{what}: {a.key}", a.layout, x, a.domain)
     for (n, layout), x in zip(states, tensors[len(signature.tensors) :]):
         if (x := _visible(x)) is not None:
             _finite(f"{what}: the state {n}", layout, x)
+            _within(f"{what}: the state {n}", layout, x, signature.domains.get(f"the state {n}"))
 
 
 def watched(
@@ -83,7 +86,7 @@ def watched(
 
 
 def look_at_results(
-    name: str, results: Iterable[tuple[str, Sequence[str]]], found: Sequence[Tensor | None], spoilt: list[bool]
+    signature: Arguments, results: Iterable[tuple[str, Sequence[str]]], found: Sequence[Tensor | None], spoilt: list[bool]
 ) -> None:
     """Look at results, and at the gradients of a loss by them when these come. `results` says what they are, and their axes.
 
@@ -97,7 +100,8 @@ def look_at_results(
 
     for (what, layout), x in zip(results, found):
         if x is not None and (y := _visible(x)) is not None:
-            _follows(f"{name}: {what}", layout, y)
+            _follows(f"{signature.name}: {what}", layout, y)
+            _within(f"{signature.name}: {what}", layout, y, signature.domains.get(what))
             if x.requires_grad and not _is_wrapped(x):
                 x.register_hook(told)
 
@@ -139,6 +143,17 @@ RULES: dict[str, Callable[[str, Sequence[str], Tensor], None]] = {  # by what ma
     "above 0": _above_0,
     "finite or -inf": _finite_or_masking,
 }
+
+
+def _within(what: str, layout: Sequence[str], x: Tensor, domain: Domain | None) -> None:
+    """A domain's bounds, as x's dtype has them, are among its values: floats round to them."""
+    if domain is None:
+        return
+    low, high = (None if b is None else float(torch.tensor(b, dtype=x.dtype)) for b in domain)
+    told = f"between {low:g} and {high:g}" if low is not None and high is not None else ""
+    told = told or (f"at least {low:g}" if low is not None else f"at most {high:g}")
+    wrong = torch.zeros_like(x, dtype=torch.bool) if low is None else x < low
+    _first(what, layout, x, wrong if high is None else wrong | (x > high), f"must be {told}, as the spec says")
 
 
 def _first(what: str, layout: Sequence[str], x: Tensor, wrong: Tensor, expected: str, told: str = "") -> None:

@@ -151,7 +151,7 @@ class Step:
     ) -> None:
         once = tuple(_Once(**{f.name: getattr(a, f.name) for f in fields(a)}) for a in signature.arguments)
         self.whole = signature
-        self.signature = Signature(f"{signature.name}.step", once, signature.states, signature.outputs)
+        self.signature = replace(signature, name=f"{signature.name}.step", arguments=once, hidden=(), wide=())
         self.torch_step, self.torch_start, self.kernel = torch_step, torch_start, kernel
         self.result = result_type(f"{signature.name}.step", (*(n for n, _ in signature.outputs), "state"))
         self._tensors = [a.name for a in once if a.kind != "constant"]

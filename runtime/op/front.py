@@ -91,7 +91,7 @@ def results_of(
         said = ", ".join(f"{n} = {x!r}" for n, x in found.constants.items())
         raise ArgumentError(f"{asked.signature.name}: a formula has no value where {said}: {error}") from error
     if looking:
-        debugging.look_at_results(asked.signature.name, asked.results, results, spoilt)
+        debugging.look_at_results(asked.signature, asked.results, results, spoilt)
     return results
 
 

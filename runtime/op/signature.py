@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 States: TypeAlias = "Tensor | Sequence[Tensor | None] | None"  # of a call: one, or those of all states in order
 Folded: TypeAlias = "tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]"  # what vmap returns, and its axes
 
+Domain: TypeAlias = "tuple[float | None, float | None]"  # two bounds; None where there is none
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -24,7 +26,7 @@ class Argument:
     kind: str
     dims: tuple[str, ...] = ()
     default: Any = None
-    domain: tuple[float | None, float | None] | None = None  # its values lie between; None where there is no bound
+    domain: Domain | None = None  # its values lie between
 
     @property
     def key(self) -> str:
@@ -77,6 +79,11 @@ class Arguments:
         return tuple(a.layout for a in self.tensors)
 
     @property
+    def domains(self) -> dict[str, Domain]:
+        """Between which bounds states lie, by what they are called."""
+        return {}
+
+    @property
     def even(self) -> tuple[str, ...]:
         """Dims of which halves are turned."""
         return ()
@@ -85,12 +92,18 @@ class Arguments:
 @dataclass(frozen=True)
 class Signature(Arguments):
     """The arguments, states and outputs of an op, with the dims of each. Outputs that are `hidden` are returned on request;
-    those that are `wide` are float32 at least."""
+    those that are `wide` are float32 at least. Entries of states lie within their domains, where they have one."""
 
     states: tuple[tuple[str, tuple[str, ...]], ...]
     outputs: tuple[tuple[str, tuple[str, ...]], ...]
     hidden: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
+    state_domains: tuple[tuple[str, Domain], ...] = ()
+
+    @cached_property
+    def domains(self) -> dict[str, Domain]:
+        """Between which bounds states lie, by what they are called."""
+        return {f"the {which}{n}": domain for n, domain in self.state_domains for which in ("state ", "last state ")}
 
     @cached_property
     def leading(self) -> Argument:

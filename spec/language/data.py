@@ -13,6 +13,7 @@ import sympy
 
 from chunkform.errors import SpecError
 
+from .domain import Domain
 from .expression import ONE, Contraction, Dim, Matrix, Term, diag, entry, eye, hadamard, lift
 from .functions import sigmoid_, softplus_
 from .recurrence import Recurrence, State, name_of
@@ -46,6 +47,7 @@ def as_data(r: Recurrence) -> dict[str, object]:
     states = [
         {"name": s.name, "dims": [d.name for d in s.dims]}
         | ({} if s.initial is None else {"initial": graph.number(s.initial)})
+        | _domain(s.domain)
         for s in r.states
     ]
     kinds = (("let", r.lets), ("update", r.updates), ("output", r.outputs))
@@ -59,7 +61,7 @@ def as_data(r: Recurrence) -> dict[str, object]:
         "variables": [
             {"name": v.name, "kind": v.kind, "dims": [d.name for d in v.dims]}
             | ({} if v.default is None else {"default": str(v.default)})
-            | ({} if v.domain is None else {"domain": [None if x is None else str(x) for x in v.domain]})
+            | _domain(v.domain)
             for v in r.variables
         ],
         "states": states,
@@ -134,6 +136,16 @@ def from_data(data: Mapping[str, object]) -> Recurrence:
         raise SpecError(f"the data of a spec can't be read: {type(error).__name__}: {str(error)[:100]}") from error
 
 
+def _domain(domain: Domain | None) -> dict[str, object]:
+    return {} if domain is None else {"domain": [None if x is None else str(x) for x in domain]}
+
+
+def _bounds(v: Mapping[str, object]) -> tuple[object, ...] | None:
+    if v.get("domain") is None:
+        return None
+    return tuple(None if x is None else _rational(_text(x)) for x in _objects(v["domain"], 2))
+
+
 class _Reader:
     def __init__(self, data: Mapping[str, object]) -> None:
         self.data = data
@@ -153,7 +165,7 @@ class _Reader:
         states: dict[str, State] = {}
         for s in _objects(self.data["states"], 100):
             initial = None if "initial" not in s else self.term(s["initial"])
-            made = r.state(_text(s["name"]), *self._dims(s), initial=initial)
+            made = r.state(_text(s["name"]), *self._dims(s), initial=initial, domain=_bounds(s))
             states[made.name] = made
             self.symbols |= {f"{made.name}.prev": made.prev, f"{made.name}.next": made.next}
         for e in _objects(self.data["equations"], 10_000):
@@ -172,10 +184,7 @@ class _Reader:
         return [self.dims[_text(n)] for n in _objects(given["dims"], 2)]
 
     def _declare(self, v: Mapping[str, object]) -> None:
-        name, dims, r = _text(v["name"]), self._dims(v), self.r
-        domain = None
-        if v.get("domain") is not None:
-            domain = tuple(None if x is None else _rational(_text(x)) for x in _objects(v["domain"], 2))
+        name, dims, r, domain = _text(v["name"]), self._dims(v), self.r, _bounds(v)
         match v["kind"]:
             case "input":
                 made = r.inputs(name, *dims, domain=domain)

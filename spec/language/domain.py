@@ -8,7 +8,7 @@ from typing import Any
 
 from chunkform.errors import SpecError
 
-from .expression import scalar_of
+from .expression import Matrix, scalar_of
 from .source import caller
 
 Domain = tuple[Fraction | None, Fraction | None]  # open: no bound is a value; None where there is none
@@ -31,6 +31,34 @@ def domain_of(domain: Any, sign: str | None) -> Domain | None:
     if low is not None and high is not None and low >= high:
         raise SpecError(f"domain must be two bounds, the lower first, got {domain!r}", caller())
     return (low, high) if (low, high) != (None, None) else None
+
+
+def check_begins(name: str, domain: Domain, start: Any) -> None:
+    """A state whose first entries are numbers begins within its domain."""
+    low, high = domain
+    for x in _numbers(start):
+        if (low is not None and x < low) or (high is not None and x > high):
+            told = (
+                f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
+            )
+            raise SpecError(
+                f"the state {name} is said to be {told}, but begins at {x}: give an initial=.. within its domain",
+                caller(),
+            )
+
+
+def _numbers(x: Any) -> list[Any]:
+    """The entries of a term, where they are numbers."""
+    if not isinstance(x, Matrix):
+        return [x] if x.is_number else []
+    match x.op:
+        case "full":
+            return _numbers(x.args[0])
+        case "eye":
+            return [0, 1]
+        case "scale":
+            return [a * b for a in _numbers(x.args[0]) for b in _numbers(x.args[1])]
+    return []
 
 
 def _bound(x: Any, domain: Any) -> Fraction | None:

@@ -23,7 +23,7 @@ from chunkform.errors import AttributeError_, CausalityError, DimensionError, Na
 
 from .claiming import Claiming
 from .declaration import Declaration, Declared
-from .domain import Domain, domain_of
+from .domain import Domain, check_begins, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, latex, ones, scalar_of, shape_text, total
 from .foreign import called, together
 from .names import FUNCTION_NAMES, quantity_name, split_names
@@ -65,6 +65,7 @@ class State:
     where: Source
     initial: Term | None = None
     owner: Owner | None = field(default=None, compare=False)
+    domain: Domain | None = None
 
     @property
     def prev(self) -> Any:
@@ -181,10 +182,17 @@ class Recurrence(Claiming, Declaration):
             raise SpecError(f"the default of constant {name} must be a finite number, got {default!r}", caller())
         return self._declare(name, "constant", (), default)
 
-    def state(self, name: str, *dims: Dim, initial: Term | float | None = None) -> State:
-        """A state over up to two dims. `initial` (default 0) is used where the op is given no initial state."""
+    def state(
+        self, name: str, *dims: Dim, initial: Term | float | None = None, domain: Any = None, sign: str | None = None
+    ) -> State:
+        """A state over up to two dims. `initial` (default 0) is used where the op is given no initial state.
+
+        `domain` and `sign` as for inputs, of its entries before and after each step, whatever the inputs are. The bounds are
+        among its values.
+        """
         name = self._new(name)
         self._check_dims(dims, name)
+        within = domain_of(domain, sign)
         start: Any = None
         if initial is not None:
             start = initial if isinstance(initial, Matrix) else scalar_of(initial)
@@ -204,7 +212,9 @@ class Recurrence(Claiming, Declaration):
                     caller(),
                 )
             self._check_shape(start, dims, f"the initial value of {name}", zero_ok=True)
-        made = State(name, dims, caller(), start, self.owner)
+        if within is not None:
+            check_begins(name, within, sympy.Integer(0) if start is None else start)
+        made = State(name, dims, caller(), start, self.owner, within)
         self.states.append(made)
         return made
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...ir.evaluate import Arithmetic, Dual, Entries, Env, Field, Pair, RandomNumbers, Reals, V, each, evaluate_all
 from ...ir.expr import dim_of
-from ...ir.step_program import StepProgram, Var
+from ...ir.step_program import Domain, StepProgram, Var
 
 Sequences = dict[str, np.ndarray]  # name -> one array, with a leading time axis where the variable is per step
 
@@ -74,15 +74,21 @@ def random_sequences(
 ) -> tuple[Sequences, Sequences]:
     """Random values of each variable, and random initial states."""
     given = {v.name: _random(arithmetic, rng, shape_of(v, sizes, steps), v) for v in program.variables}
-    initial = {s.name: arithmetic.random(rng, tuple(sizes[dim_of(a)] for a in s.axes)) for s in program.states}
+    initial = {
+        s.name: _within(arithmetic, arithmetic.random(rng, tuple(sizes[dim_of(a)] for a in s.axes)), s.domain)
+        for s in program.states
+    }
     return given, initial
 
 
 def _random(m: RandomNumbers, rng: random.Random, shape: tuple[int, ...], v: Var) -> np.ndarray:
-    value = m.random(rng, shape, decay=v.is_decay)
-    if v.domain is None or m.exact:
+    return _within(m, m.random(rng, shape, decay=v.is_decay), v.domain)
+
+
+def _within(m: RandomNumbers, value: np.ndarray, domain: Domain | None) -> np.ndarray:
+    if domain is None or m.exact:
         return value
-    low, high = v.domain
+    low, high = domain
     if low is None or high is None:
         sign, bound = (1, low) if low is not None else (-1, high)
         return m.add(m.const(Fraction(bound or 0)), m.mul(m.const(Fraction(sign)), m.fn("exp", value)))

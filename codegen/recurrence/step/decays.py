@@ -43,11 +43,14 @@ def with_decays(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
 
 
 def known_range(step: StepProgram, x: Node, ends: bool = False) -> Range | None:
-    """What the spec says of a leaf's values; with `ends`, the bounds are among them, as they are for floats."""
-    for v in step.variables:
-        if v.domain is not None and x.attrs[:2] == (v.kind, v.name):
-            low, high = v.domain
-            apart = low is None or not ends, high is None or not ends
+    """What the spec says of a leaf's values; with `ends`, the bounds are among them, as they are for floats. They always are
+    of a state, which may begin at one."""
+    known = [((v.kind, v.name), v.domain, v.handed) for v in step.variables]
+    known += [(("state", s.name), s.domain, True) for s in step.states]
+    for name, domain, of_state in known:
+        if domain is not None and x.attrs[:2] == name:
+            low, high = domain
+            apart = low is None or not (ends or of_state), high is None or not (ends or of_state)
             return Range(-inf if low is None else Fraction(low), inf if high is None else Fraction(high), *apart)
     return None
 
@@ -115,7 +118,7 @@ class _Decays:
         """Factors that multiply a state, as decays; those over one axis together, where only so they are at most 1."""
         out = []
         number = mul(*(f for f in factors if f.op == "const"))
-        own = [f for f in factors if f.op != "const"]
+        own = [part for f in factors if f.op != "const" for part in self._separated(f)]
         groups: dict[tuple[str, ...], list[Node]] = {}
         for f in own:
             groups.setdefault(f.axes, []).append(f)
@@ -126,6 +129,19 @@ class _Decays:
             number, group = self._together(number, group)
             out += group
         return [number, *out]
+
+    def _separated(self, x: Node) -> list[Node]:
+        """The exponential of a sum over both axes as one for each, where each term of the sum has but one."""
+        if x.op != "fn" or x.attrs[0] != "exp" or len(x.axes) < 2 or not self.free(x):
+            return [x]
+        groups: dict[tuple[str, ...], list[Node]] = {}
+        for term in _terms(x.args[0]):
+            groups.setdefault(term.axes, []).append(term)
+        if any(len(axes) > 1 for axes in groups):
+            return [x]
+        parts = [fn("exp", add(*terms)) for terms in groups.values()]
+        self.made[x] = mul(*parts)
+        return parts
 
     def _together(self, number: Node, group: list[Node]) -> tuple[Node, list[Node]]:
         if all(map(lossless, group)):
@@ -157,8 +173,30 @@ class _Decays:
 
     def _endless(self, log: Node) -> bool:
         """Has a logarithm an infinite slope at values that floats take? A quotient of its gradient has none there."""
-        arguments = ((x.attrs[0], self.floats(x.args[0])) for x in walk(log) if x.op == "fn")
-        return any(not above(a, LEAST[name]).positive for name, a in arguments if name in LEAST)
+        return any(not self._apart(x) for x in walk(log) if x.op == "fn" and x.attrs[0] in LEAST)
+
+    def _apart(self, x: Node) -> bool:
+        """Is the argument of a logarithm apart from where it has no value, as intervals or a sum of positive terms show?"""
+        (argument,), least = x.args, LEAST[x.attrs[0]]
+        if above(self.floats(argument), least).positive:
+            return True
+        terms = self.logarithms.polynomials.terms(add(argument, -least))
+        return terms is not None and terms.low > 0
+
+
+def _terms(x: Node) -> list[Node]:
+    """The terms of a sum, each along its own axes alone; a sum of terms of several axes is multiplied out."""
+    if len(x.axes) < 2:
+        return [x]
+    if x.op == "expand":
+        return _terms(x.args[0])
+    if x.op == "add":
+        return [t for a in x.args for t in _terms(a)]
+    sums = [f for f in factors_of(x) if f.op in ("add", "expand") and len(f.axes) > 1] if x.op == "mul" else []
+    if len(sums) != 1:
+        return [x]
+    rest = [f for f in x.args if f is not sums[0]]
+    return [mul(*rest, t) for t in _terms(sums[0])]
 
 
 def _base(x: Node) -> Node:

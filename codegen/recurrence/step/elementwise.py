@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from ...ir.expr import ONE, ZERO, Node, add, factors_of, leaf, mul, terms_of, walk
 from ...ir.expr import replace as replaced
+from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .adjoint import Adjoint
+from .decays import known_range
 from .monoids import found_in
 
 BEFORE, AFTER = "before", "after"  # a step
@@ -47,10 +49,11 @@ def entrywise(p: StepProgram) -> list[Entry] | None:
     if any(len(s.axes) > 1 for s in p.states):
         return None
     waiting = {s.name: s for s in p.states}
+    ranges = Ranges(lambda x: known_range(p, x))
     entries: list[Entry] = []
     while waiting:
         for s in waiting.values():
-            entry = _entry(s.name, p.updates[s.name], leaf("state", s.name, s.axes))
+            entry = _entry(s.name, p.updates[s.name], leaf("state", s.name, s.axes), ranges)
             if entry is not None and not any(_reads(x, set(waiting)) for x in entry.maps):
                 entries.append(entry)
                 del waiting[s.name]
@@ -89,13 +92,13 @@ def over_stored(x: Node, step: StepProgram, backward: bool, making: str | None =
     return replaced(x, {y: value_of(y.attrs[1], BEFORE, y.attrs[2]) for y in states})
 
 
-def _entry(name: str, update: Node, state: Node) -> Entry | None:
+def _entry(name: str, update: Node, state: Node, ranges: Ranges) -> Entry | None:
     parts = _affine(update, state)
     if parts is not None:
         factor, added = parts
         inner = _divided(added, factor)
         return Entry(name, factor, added if inner is None else inner, inner is not None)
-    found = found_in(update, state)
+    found = found_in(update, state, ranges)
     if found is None:
         return None
     kind, maps = found

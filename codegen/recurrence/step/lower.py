@@ -42,7 +42,7 @@ class Lowering:
             if s.initial is not None and s.initial != 0:
                 self.where = s.where
                 initial = expand(self.term(s.initial, *_pair(axes)), axes)
-            states.append(StateVar(s.name, axes, initial))
+            states.append(StateVar(s.name, axes, initial, s.domain))
         updates = {s.name: expand(self.equation(self.updates[s.name], s.axes), s.axes) for s in states}
         output_axes = {x.name: axes_of(_dims(x.term)) for x in r.outputs}
         outputs = {x.name: expand(self.equation(x, output_axes[x.name]), output_axes[x.name]) for x in r.outputs}

@@ -23,11 +23,11 @@ from ...ir.ranges import Ranges
 HIGHEST = 4  # degree that polynomials in a state may have before they cancel
 
 
-def found_in(update: Node, state: Node) -> tuple[str, tuple[Node, ...]] | None:
+def found_in(update: Node, state: Node, ranges: Ranges) -> tuple[str, tuple[Node, ...]] | None:
     """(the kind of map, its numbers) that an update is, entry by entry of a state; None where it is none of the table."""
     if not _holds(update, state):
         return "affine", (ZERO, update)
-    return _as_extreme(update, state) or _as_log_sum(update, state) or _as_rational(update, state)
+    return _as_extreme(update, state, ranges) or _as_log_sum(update, state) or _as_rational(update, state)
 
 
 def applied(kind: str, maps: tuple[Node, ...], state: Node) -> Node:
@@ -62,8 +62,8 @@ class _Pieces:
     sign: int = 0
 
 
-def _as_extreme(update: Node, state: Node) -> tuple[str, tuple[Node, ...]] | None:
-    found = _pieces(update, state, Ranges())
+def _as_extreme(update: Node, state: Node, ranges: Ranges) -> tuple[str, tuple[Node, ...]] | None:
+    found = _pieces(update, state, ranges)
     if found is None:
         return None
     slopes = {a for a, _ in found.pieces if a is not ZERO}
@@ -74,7 +74,7 @@ def _as_extreme(update: Node, state: Node) -> tuple[str, tuple[Node, ...]] | Non
     rest = extreme(found.sign, *moving)
     if not still:
         return "affine", (slope, rest)
-    if not Ranges()(slope).nonnegative:
+    if not ranges(slope).nonnegative:
         return None
     return "maximum" if found.sign > 0 else "minimum", (slope, rest, extreme(found.sign, *still))
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import networkx as nx
 
 from ...ir.expr import Node, dim_of, leaf, leaf_names, rebuild, walk
-from ...ir.step_program import StepProgram, Var
+from ...ir.step_program import Domain, StepProgram, Var
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class _Handed:
     stratum: int
     node: Node
     name: str
+    domain: Domain | None  # what the spec says of the state that it is
 
 
 @dataclass
@@ -178,7 +179,8 @@ class _Split:
         if y not in self.handed:
             (state, *_) = sorted(n for n in earlier if self.place[n] == latest)
             when = "prev" if y.op == "leaf" else "next" if after else "read"
-            self.handed[y] = _Handed(latest, y, self._name(f"{state}_{when}"))
+            domain = None if when == "read" else self.step.state(state).domain
+            self.handed[y] = _Handed(latest, y, self._name(f"{state}_{when}"), domain)
         return leaf("input", self.handed[y].name, _order(y))
 
     def _name(self, stem: str) -> str:
@@ -200,7 +202,7 @@ class _Split:
         }
         own = [v for v in p.variables if v.name in used]
         taken = [h for h in self.handed.values() if h.name in used and h.stratum < k]
-        given = [Var(h.name, "input", _order(h.node), handed=True) for h in taken]
+        given = [Var(h.name, "input", _order(h.node), domain=h.domain, handed=True) for h in taken]
         dims = {dim_of(a) for x in (*(s.leaf for s in states), *walk(*roots)) for a in x.axes}
         dims |= {x.attrs[0] for x in walk(*roots) if x.op == "size"}
         if not any(v.kind == "input" for v in own):

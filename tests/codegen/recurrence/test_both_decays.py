@@ -18,7 +18,7 @@ from chunkform.codegen.recurrence.normal_form.form import by_axis
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.codegen.recurrence.triton.section import triton_form
-from chunkform.spec.language import Recurrence, diag, dot, hadamard, load, sigmoid
+from chunkform.spec.language import Recurrence, diag, dot, exp, hadamard, load, ones, sigmoid, softplus, total
 
 SPECS = Path(__file__).parents[1] / "specs"
 OTHERS = {r.name: r for r in load(Path(__file__).parent / "triton/specs/both_decays.py")}
@@ -121,3 +121,41 @@ def test_a_decay_of_channels_that_is_gated_by_what_another_state_reads_has_no_ke
     r.output("o", S.next.T * q)
     c = compile_spec(r)
     assert c.family == "chunk-parallel" and "a sweep loads" in (triton_section(c).stepwise or "")
+
+
+def _by_entries(made: Any, name: str = "by_entries") -> Recurrence:
+    r = Recurrence(name)
+    d, e = r.dims("d e")
+    q, k, a, v, b = *r.inputs("q k a", d), *r.inputs("v b", e)
+    S = r.state("S", d, e)
+    rows, columns = (lambda x: x * ones(e).T), (lambda x: ones(d) * x.T)
+    r.update(S, made(S.prev, softplus(a), softplus(b), rows, columns) + k * v.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        lambda S, a, b, rows, columns: hadamard(exp(-rows(a) - columns(b)), S),
+        lambda S, a, b, rows, columns: hadamard(exp(-(columns(b) + rows(a))), S),
+        lambda S, a, b, rows, columns: hadamard(exp(-rows(a)), hadamard(exp(-columns(b)), S)),
+        lambda S, a, b, rows, columns: hadamard(exp(-a) * exp(-b).T, S),
+    ],
+)
+def test_an_exponential_of_a_sum_over_both_axes_is_a_product_of_two_decays(spelling: Any) -> None:
+    product = compile_spec(_by_entries(lambda S, a, b, *_: diag(exp(-a)) * S * diag(exp(-b))))
+    c = compile_spec(_by_entries(spelling))
+    assert c.family == "chunk-parallel" and c.step.updates == product.step.updates
+
+
+def test_a_factor_of_both_axes_is_multiplied_out_before_it_separates() -> None:
+    c = compile_spec(
+        _by_entries(lambda S, a, b, rows, columns: hadamard(exp(-0.5 * total(a) * (rows(a) + columns(b))), S))
+    )
+    op = compile_op(c.spec)
+    assert c.family == "chunk-parallel"
+    rows = check_op(c, op, Case(seed=1, steps=100, width=8, dtype=torch.float64), backend="torch")
+    assert {x.quantity: x.error for x in rows if not x.error < 1e-12} == {}
+    mixed = compile_spec(_by_entries(lambda S, a, b, rows, columns: hadamard(exp(-rows(a) - a * b.T), S)))
+    assert mixed.family == "segment-parallel"
