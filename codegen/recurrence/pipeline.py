@@ -137,7 +137,8 @@ def _stratum(k: Known) -> None:
 def _family(r: Recurrence, step: StepProgram) -> str:
     """The family of a step that is a stratum on trial, as a whole."""
     with untold():
-        return _compile_stratum(r, step, prove=False, whole=True).family
+        c = _compile_stratum(r, step, prove=False, whole=True)
+    return f"{c.family}, apart" if c.backward is not None and c.backward.waits_for_decays else c.family
 
 
 def _gates_of_stable(k: Known) -> Iterator[GateResult]:
@@ -230,6 +231,9 @@ PASSES: tuple[Pass[Known], ...] = (
     ),
     Pass("substep", "the same passes for one of these", "substep", _substep),
 )
+STRATA: Pass[Known] = Pass(
+    "strata", "groups of states that don't read each other back, as steps of their own", "strata", _strata
+)
 OTHERWISE: tuple[Pass[Known], ...] = (  # where one of these has refused
     Pass(
         "scans",
@@ -238,7 +242,7 @@ OTHERWISE: tuple[Pass[Known], ...] = (  # where one of these has refused
         _scans,
         lambda k: () if k.scans is None else (gate_scans(k.adjoint, k.scans),),
     ),
-    Pass("strata", "groups of states that don't read each other back, as steps of their own", "strata", _strata),
+    STRATA,
     Pass(
         "stratum",
         "the same passes for each of these",
@@ -305,6 +309,11 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
         return Compiled(
             k.spec, k.step, k.adjoint, family, reason=reason, reason_where=where, gates=gates, entries=entries
         )
+    if k.backward.waits_for_decays and not k.whole:  # no sweep of kernels loads these: states apart may have kernels
+        k.scans = None
+        more = run_passes((*PASSES, *OTHERWISE), k, name, start=len(PASSES) + OTHERWISE.index(STRATA), prove=k.prove)
+        if k.parts and all(p.compiled.family in ("chunk-parallel", "scan") for p in k.parts):
+            return Compiled(k.spec, k.step, k.adjoint, "strata", gates=(*done.gates, *more.gates), strata=k.parts)
     return Compiled(
         k.spec,
         k.step,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...ir.expr import Node
+from ...ir.expr import Node, leaf_names
 from ..normal_form.form import NormalForm, Read, StateAdjointProduct, StateForm
 from .chunk_program import ChunkProgram
 
@@ -109,3 +109,9 @@ class Plan:
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
         return tuple(s for s in self.stages if isinstance(s, Sweep))
+
+    @property
+    def waits_for_decays(self) -> bool:
+        """Is a sweep given what is made of the gradient of a decay, as where what another state reads is one?"""
+        nodes = (x for s in self.sweeps for x in s.given.values())
+        return any(kind == "pairing" for x in nodes for kind, _ in leaf_names(x))

@@ -18,7 +18,7 @@ from chunkform.codegen.recurrence.normal_form.form import by_axis
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.codegen.recurrence.triton.section import triton_form
-from chunkform.spec.language import Recurrence, diag, dot, exp, hadamard, load, ones, sigmoid, softplus, total
+from chunkform.spec.language import Recurrence, diag, exp, hadamard, load, ones, sigmoid, softplus, total
 
 SPECS = Path(__file__).parents[1] / "specs"
 OTHERS = {r.name: r for r in load(Path(__file__).parent / "triton/specs/both_decays.py")}
@@ -104,23 +104,6 @@ def test_matrices_with_the_decays_of_one_axis_are_made_once_and_not_for_each_til
         "backward_prologue_unroll_2",
     }
     assert {"backward_unroll_1", "backward_unroll_2"} < functions.keys()
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_a_decay_of_channels_that_is_gated_by_what_another_state_reads_has_no_kernels_over_chunks(
-    columns: bool,
-) -> None:
-    """Its gradient goes into that state's: the sweep for that would load it."""
-    r = Recurrence("gated_by_a_read")
-    d, e = r.dims("d e")
-    q, k, v, a = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e), r.decay("a", d)
-    S, z = r.state("S", d, e), r.state("z", d)
-    kept = sigmoid(dot(z.prev, q)) * diag(a) * S.prev
-    r.update(z, hadamard(a, z.prev) + k)
-    r.update(S, (kept * diag(r.decay("b", e)) if columns else kept) + k * v.T)
-    r.output("o", S.next.T * q)
-    c = compile_spec(r)
-    assert c.family == "chunk-parallel" and "a sweep loads" in (triton_section(c).stepwise or "")
 
 
 def _by_entries(made: Any, name: str = "by_entries") -> Recurrence:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import chunkform
+from chunkform.codegen.recurrence.backends import triton_section
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.gates.strata_gates import gate_strata
 from chunkform.codegen.recurrence.pipeline import compile_spec
@@ -113,13 +114,28 @@ def scaled_momentum() -> Recurrence:
     return r
 
 
-SPECS = {f.__name__: f for f in (mlstm_stab, read_of_a_matrix, gated_by_a_network, bounded_slots, scaled_momentum)}
+def gated_by_a_read(columns: bool = False) -> Recurrence:
+    """Channels decay as well as what another state gives: the gradient of the gate is one of that state's writes."""
+    r = Recurrence("gated_by_a_read")
+    d, e = r.dims("d e")
+    q, k, v, a = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e), r.decay("a", d)
+    S, z = r.state("S", d, e), r.state("z", d)
+    kept = sigmoid(dot(z.prev, q)) * diag(a) * S.prev
+    r.update(z, hadamard(a, z.prev) + k)
+    r.update(S, (kept * diag(r.decay("b", e)) if columns else kept) + k * v.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+MADE = (mlstm_stab, read_of_a_matrix, gated_by_a_network, bounded_slots, scaled_momentum, gated_by_a_read)
+SPECS = {f.__name__: f for f in MADE}
 FAMILIES = {
     "mlstm_stab": [("scan", {"m"}), ("chunk-parallel", {"C", "n"})],
     "read_of_a_matrix": [("chunk-parallel", {"S"}), ("scan", {"m"}), ("chunk-parallel", {"Z"})],
     "bounded_slots": [("scan", {"top"}), ("chunk-parallel", {"K", "V", "z"})],
     "scaled_momentum": [("chunk-parallel", {"V"}), ("segment-parallel", {"M", "W"})],
     "gated_by_a_network": [("sequential", {"h"}), ("chunk-parallel", {"S"})],
+    "gated_by_a_read": [("chunk-parallel", {"z"}), ("chunk-parallel", {"S"})],
 }
 
 
@@ -137,6 +153,13 @@ def op(name):
 def test_each_stratum_has_its_own_family(name):
     found = [(p.compiled.family, set(p.compiled.step.updates)) for p in compiled(name).strata]
     assert (compiled(name).family, found) == ("strata", FAMILIES[name])
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_what_is_gated_by_a_read_has_kernels_over_chunks(columns):
+    """The sweep over the state that is read would load the gradient of the gate, which kernels have after all sweeps."""
+    parts = compile_spec(gated_by_a_read(columns)).strata
+    assert [triton_section(p.compiled).stepwise for p in parts] == [None, None]
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -55,6 +55,7 @@ def main(folder, name, spec):
         pytest.param("strata", "test_strata", "gated_by_a_network", marks=pytest.mark.long),
         pytest.param("strata", "test_strata", "bounded_slots", marks=pytest.mark.long),
         pytest.param("strata", "test_strata", "scaled_momentum", marks=pytest.mark.long),
+        pytest.param("strata", "test_strata", "gated_by_a_read", marks=pytest.mark.long),
     ],
 )
 def test_kernels_agree_with_the_oracle(folder, name, spec):
