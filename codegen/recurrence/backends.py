@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ..ir.expr import dim_of
+from ..ir.expr import dim_of, leaf_names
+from ..ir.step_program import StepProgram
 from ..printing.code_passes import part_of
 from .chunkwise.compiled import Compiled, once
 from .gates.column_gate import gate_segment_maps
@@ -134,11 +135,12 @@ def _over_steps(
         return Section(backend, source(c, backend), _SEQUENTIAL, stepwise=stepwise, features=features)
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
     alone = without_added(c.step)
-    maps = {"torch": maps_torch_source, "triton": maps_triton_source}[backend]
+    constant = constant_maps(alone)  # then one step in float64 tells all
+    maps = maps_torch_source if constant else {"torch": maps_torch_source, "triton": maps_triton_source}[backend]
     linear = maps(replace(c, step=alone, adjoint=adjoint(alone)), f"{backend}_maps").rstrip()
     steps = f"{source(c, f'{backend}_steps').rstrip()}\n\n\n{linear}"
     begins = f"{backend}_steps_forward, {backend}_steps_backward, {backend}_maps, {entries.groups!r}, {per_step!r}"
-    run = f"InSegments({begins}, {_more(c, entries)})"
+    run = f"InSegments({begins}, {_more(c, entries)}{', constant=True' if constant else ''})"
     taken = {
         name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()
     }
@@ -157,6 +159,12 @@ def _over_steps(
         features=tuple(x for x in features if x != "replays"),  # segments are joined between launches
         states=True,
     )
+
+
+def constant_maps(alone: StepProgram) -> bool:
+    """Do steps without what they add multiply by the same each time?"""
+    per_step = {(v.kind, v.name) for v in alone.variables if v.per_step}
+    return not any(leaf_names(x) & per_step for x in alone.updates.values())
 
 
 def _more(c: Compiled, entries: EntryMaps | ColumnMaps) -> str:

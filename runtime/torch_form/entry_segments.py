@@ -11,6 +11,9 @@ Backwards the same with the transposed map: dS_in = A^T dS_out + the gradient by
 
 Where a step puts each column of the states through one matrix instead, A is that matrix, made by the same steps from columns of
 a unit matrix. A vector is one column, so that A takes a run for each of its rows.
+
+Where a step multiplies by the same in all steps, as a rotation by constant angles does, A is a power of one step's map, and its
+rounding would be the same in all segments, and add up: so it is made, and segments are joined, in float64.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ class InSegments:
     `groups`: states that are mixed with each other; `per_step`: arguments that run over steps; `entries`: how many numbers the
     states have; `columns`: of states each column of which goes through one matrix, the place of the axis that counts them, and
     how many axes there are; `runs`: how many make A, where these are many; `beside`: how many entries lie beside the axis that is
-    cut, where steps are taken several at once. `start` makes the states before the first step where
+    cut, where steps are taken several at once; `constant`: are the maps of all steps the same? Then `maps` takes float64 as well.
+    `start` makes the states before the first step where
     the spec sets any, and `start_gradients` what parameters get through them."""
 
     def __init__(
@@ -77,10 +81,11 @@ class InSegments:
         start: Start | None = None,
         start_gradients: StartGradients | None = None,
         beside: int | None = None,
+        constant: bool = False,
     ) -> None:
         self._forward, self._backward, self._maps = forward, backward, maps
         self.groups, self.per_step = groups, per_step
-        self._entries, self._runs = entries, runs
+        self._entries, self._runs, self._constant = entries, runs, constant
         self._tile = TILE if beside is None else narrow(TILE, beside)
         self._first, self._first_gradients = start, start_gradients
         self._by: Products = ByEntry() if columns is None else ByColumn(columns)
@@ -203,6 +208,7 @@ class InSegments:
             whole = functools.reduce(
                 lambda before, after, law=law: law(after, before), places[:: -1 if backwards else 1]
             )
+            whole = tuple(x.to(local[group[0]].dtype) for x in whole)
             count = len(blocks)
             own = tuple(entering[n] for n in group)
             apply = functools.partial(_applied, self._by.times, len(group))
@@ -270,17 +276,45 @@ class InSegments:
 
     def _linear(self, flat: Tensors, constants: dict[str, float], local: Tensors, segments: _Segments) -> Linear:
         """A, by (to, of): the last states of the steps without what they add, from ones in one state after the other."""
+        if self._constant:
+            once = {n: (x[:, :1] if n in self.per_step else x).double() for n, x in flat.items()}
+            one = self._units_mapped(once, constants, {n: x[:1].double() for n, x in local.items()}, None)
+            return self._powers(one, segments.packed.starts.diff(), segments.packed.longest)
+        return self._units_mapped(flat, constants, local, segments.packed)
+
+    def _units_mapped(
+        self, flat: Tensors, constants: dict[str, float], local: Tensors, packed: Packed | None
+    ) -> Linear:
         parts: dict[tuple[str, str], list[tuple[int, Tensor]]] = {}
         zeros = {n: torch.zeros_like(x) for n, x in local.items()}
         for k in range(max(map(len, self.groups))):
             groups = [g for g in self.groups if k < len(g)]
             for units in itertools.zip_longest(*(self._by.units(g[k], local[g[k]]) for g in groups)):
                 first = {g[k]: unit for g, unit in zip(groups, units, strict=True) if unit is not None}
-                _, last, _ = self._maps(flat, zeros | {n: x for n, (_, x) in first.items()}, constants, segments.packed)
+                _, last, _ = self._maps(flat, zeros | {n: x for n, (_, x) in first.items()}, constants, packed)
                 for g in (g for g in groups if g[k] in first):
                     for to in g:
                         parts.setdefault((to, g[k]), []).append((first[g[k]][0], last[to]))
         return {(to, of): self._by.gathered(to, x) for (to, of), x in parts.items()}
+
+    def _powers(self, one: Linear, lengths: Tensor, longest: int) -> Linear:
+        """The maps of so many steps each, of which all have the map `one`."""
+        lengths = lengths.view(-1, *[1] * (next(iter(one.values())).dim() - 1))
+        found = {
+            (to, of): (self._by.unit(a) if to == of else torch.zeros_like(a)).expand(len(lengths), *a.shape[1:])
+            for (to, of), a in one.items()
+        }
+        for bit in range(longest.bit_length()):
+            more = self._product(one, found)
+            found = {pair: torch.where((lengths >> bit) % 2 == 1, more[pair], a) for pair, a in found.items()}
+            one = self._product(one, one)
+        return found
+
+    def _product(self, later: Linear, earlier: Linear) -> Linear:
+        times = self._by.times
+        return {
+            (to, of): _sum(times(later[to, k], earlier[k, of]) for k in g) for g in self.groups for to in g for of in g
+        }
 
     def _start(self, state: Tensor | None, like: Tensor, segments: _Segments) -> Tensor:
         """The states that enter sequences."""
@@ -304,8 +338,11 @@ class InSegments:
         self, given: Tensors, linear: Linear, local: Tensors, segments: _Segments, backwards: bool
     ) -> tuple[Tensors, Tensors]:
         by = self._by
-        into, out = _chained(by.lined(given), linear, by.lined(local), segments, backwards, by.times)
-        return by.stored(into), by.stored(out)
+        some = local if not self._constant else {n: x.double() for n, x in local.items()}
+        first = {n: x.to(some[n].dtype) for n, x in given.items()}
+        found = _chained(by.lined(first), linear, by.lined(some), segments, backwards, by.times)
+        into, out = ({n: x.to(local[n].dtype) for n, x in by.stored(states).items()} for states in found)
+        return into, out
 
 
 def _chained(

@@ -24,6 +24,7 @@ class Products(Protocol):
     def stored(self, x: Tensors) -> Tensors: ...
     def units(self, name: str, like: Tensor) -> Iterator[tuple[int, Tensor]]: ...
     def gathered(self, name: str, parts: list[tuple[int, Tensor]]) -> Tensor: ...
+    def unit(self, a: Tensor) -> Tensor: ...  # of which the product with x is x
 
 
 class ByEntry:
@@ -46,6 +47,9 @@ class ByEntry:
     def gathered(self, name: str, parts: list[tuple[int, Tensor]]) -> Tensor:
         ((_, whole),) = parts
         return whole
+
+    def unit(self, a: Tensor) -> Tensor:
+        return torch.ones_like(a)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ class ByColumn:
     def gathered(self, name: str, parts: list[tuple[int, Tensor]]) -> Tensor:
         """A, [.., rows after, rows before], of the last states `name`."""
         return torch.cat([self._lined(name, x)[..., :count] for count, x in parts], -1)
+
+    def unit(self, a: Tensor) -> Tensor:
+        return torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand_as(a)
 
     def _lined(self, name: str, x: Tensor) -> Tensor:
         place, axes = self.columns[name]
