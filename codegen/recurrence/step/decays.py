@@ -15,7 +15,7 @@ from math import inf
 from ...ir.expr import ONE, Node, add, dim_of, factors_of, fn, leaf_names, mul, rename, replace, walk
 from ...ir.logarithms import Logarithms, lossless
 from ...ir.ranges import LEAST, Range, Ranges, plus
-from ...ir.step_program import StepProgram
+from ...ir.step_program import Domain, StepProgram
 
 
 def with_decays(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
@@ -53,6 +53,12 @@ def known_range(step: StepProgram, x: Node, ends: bool = False) -> Range | None:
             apart = low is None or not (ends or of_state), high is None or not (ends or of_state)
             return Range(-inf if low is None else Fraction(low), inf if high is None else Fraction(high), *apart)
     return None
+
+
+def domain_of(r: Range) -> Domain | None:
+    """A range as a domain, None where it has no bounds."""
+    low, high = (None if x in (inf, -inf) else Fraction(x) for x in (r.low, r.high))
+    return None if low is None and high is None else (low, high)
 
 
 class _Decays:

@@ -14,7 +14,11 @@ from functools import cached_property
 import networkx as nx
 
 from ...ir.expr import Node, dim_of, leaf, leaf_names, rebuild, walk
+from ...ir.ranges import Ranges
 from ...ir.step_program import Domain, StepProgram, Var
+from ..step.decays import domain_of, known_range
+
+OF_LOGARITHMS = ("exp", "sigmoid")  # functions that a decay is made by, of what is handed on
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class _Handed:
     stratum: int
     node: Node
     name: str
-    domain: Domain | None  # what the spec says of the state that it is
+    domain: Domain | None  # what is known of its values
 
 
 @dataclass
@@ -120,6 +124,10 @@ class _Split:
     step: StepProgram
     groups: list[tuple[str, ...]]
     handed: dict[Node, _Handed] = field(default_factory=dict)
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        return Ranges(lambda x: known_range(self.step, x))
 
     @cached_property
     def place(self) -> dict[str, int]:
@@ -174,13 +182,14 @@ class _Split:
         latest = max(self.place[n] for n in earlier)
         wide = y.op == "sum" and any(len(self.step.state(n).axes) > 1 for n in earlier)
         after = any(y is self.step.updates[n] and y.op != "leaf" for n in earlier)
-        if not (read <= earlier and (wide or after or y.op == "leaf")):
+        number = not y.axes and not (y.op == "fn" and y.attrs[0] in OF_LOGARITHMS)
+        if not (read <= earlier and (wide or after or number or y.op == "leaf")):
             return None
         if y not in self.handed:
             (state, *_) = sorted(n for n in earlier if self.place[n] == latest)
-            when = "prev" if y.op == "leaf" else "next" if after else "read"
-            domain = None if when == "read" else self.step.state(state).domain
-            self.handed[y] = _Handed(latest, y, self._name(f"{state}_{when}"), domain)
+            when = "prev" if y.op == "leaf" else "next" if after else "read" if wide else "made"
+            known = self.step.state(state).domain if after else None
+            self.handed[y] = _Handed(latest, y, self._name(f"{state}_{when}"), known or domain_of(self.ranges(y)))
         return leaf("input", self.handed[y].name, _order(y))
 
     def _name(self, stem: str) -> str:

@@ -25,7 +25,7 @@ from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
 
 STEP = "!"  # the axis of steps; sorts before every dim
-OPERATIONS = frozenset("leaf const number size add mul pow fn sum peak expand".split())
+OPERATIONS = frozenset("leaf const number size add mul pow fn max sum peak expand".split())
 PER_STEP = DIFFERS - {"sums"}  # [B, T, H, ...]
 KINDS = PER_STEP | {"sums", "constant", *PER_HEAD, *(f"log {x}" for x in PER_HEAD)}
 ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
