@@ -197,7 +197,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     body, slow_path = at_once(axes, tiled, tiles, tiles.body)
     doc = "State-adjoint products at each step, of all intervals at once."
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
-    many = bool(ahead.scaled) or sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
+    many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
     arguments = tuple(tiles.arguments.values())
     opened = replace(ahead, full=full, tile=tiles.tile, decays=decays, streams=streams)
     opened = replace(opened, definitions=stage.definitions, outputs=stage.outputs)
