@@ -15,7 +15,6 @@ from .chunk_layout import ChunkLayout, segments_for
 
 SCAN = 32  # steps that a program scans at once
 LONG_SCAN = 256  # of numbers
-WHOLE_SCAN = 1024  # of numbers whose sequences aren't cut, by a program of four warps
 WIDTH = 32  # channels of a program, which has one warp
 FEW, MANY = 2, 4  # so many such programs take the place of one of other kernels
 

@@ -372,8 +372,6 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
     width = f"scan_width({sizes[0]})" if sizes else "1"
     tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
     cut = kernel.kind == "affine"
-    # numbers whose sequences are swept whole: rounds as long as several warps scan at once
-    steps, warps = ("SCAN", "1") if sizes else ("LONG_SCAN", "1") if cut else ("WHOLE_SCAN", "4")
     found: list[LaunchStatement] = [Define(("segments",), Expr(f"scan_segments(layout, {tiles})" if cut else "1"))]
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
@@ -390,8 +388,8 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
             Expr(f"layout.sequences * segments * H * {tiles}"),
             (*states, *tensors, *outs),
             (Expr("*layout.swept"), Expr("segments"), Expr("layout.length(segments)")),
-            (*words, ("C", Expr(steps)), ("RESULTS", Expr(str(not ends)))),
-            (("STAGES", Expr("scan_stages(segments)")), ("num_warps", Expr(warps))),
+            (*words, ("C", Expr("SCAN" if sizes else "LONG_SCAN")), ("RESULTS", Expr(str(not ends)))),
+            (("STAGES", Expr("scan_stages(segments)")), ("num_warps", Expr("1"))),
             frozenset({STEPS, HEADS, *([TILES] if sizes else [])}),
         )
 

@@ -179,10 +179,6 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
         source = leaf("checkpoint", s.name, axes)
         target = tiles.argument(name_of(leaf("state", s.name)), Role.CHECKPOINTS, "checkpoint", source, axes)
         tiles.checkpoints[s.name] = loaded_state(s, tiles.ordered(axes), target, OF_CHUNK)
-    if ahead.scaled:  # first what is of several states, each of which takes many registers
-        for x in walk(*stage.outputs.values(), *stage.definitions.values()):
-            if x.op == "sum" and sum(map(is_state, factors_of(x.args[0]))) > 1:
-                tiles.value(x)
     for x, node in stage.outputs.items():
         if channels is not None:
             v, axes_of = tiles.value(node), tiles.ordered((ROW, channels))
