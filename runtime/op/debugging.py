@@ -86,7 +86,10 @@ def watched(
 
 
 def look_at_results(
-    signature: Arguments, results: Iterable[tuple[str, Sequence[str]]], found: Sequence[Tensor | None], spoilt: list[bool]
+    signature: Arguments,
+    results: Iterable[tuple[str, Sequence[str]]],
+    found: Sequence[Tensor | None],
+    spoilt: list[bool],
 ) -> None:
     """Look at results, and at the gradients of a loss by them when these come. `results` says what they are, and their axes.
 
