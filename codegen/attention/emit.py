@@ -6,9 +6,6 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-import sympy
-from sympy.printing.str import StrPrinter
-
 from chunkform.spec.language.attention import Attention
 
 from ..ir.expr import Node, leaves, walk
@@ -23,6 +20,7 @@ from ..printing.templates import render
 from ..recurrence.compiler_fault import blaming
 from ..recurrence.emit import check_name, escaped, names_from_outside, title_of, version_lines, wrapped
 from .compiled import CompiledAttention
+from .defaults import default_functions, default_name
 from .derivation import derivation_lines, formulas
 from .feature_maps import Map
 from .features_kernel import Made, call_text, made_by_kernels
@@ -75,7 +73,7 @@ def _emitted(spec: CompiledAttention, tidy: bool) -> str:
         "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
         "after": product_of_averages(c.split, c.outputs),
         "signature": signature_text(spec),
-        "defaults": defaults(spec),
+        "defaults": default_functions(spec),
         "name": spec.name,
         "parameters": listed(parameters(spec)),
         "returned": returned(spec),
@@ -270,7 +268,7 @@ def _dim(axis: str) -> str:
 def signature_text(c: CompiledAttention) -> str:
     arguments = []
     for v in c.spec.variables:
-        default = "" if v.default is None else f", default={_default_name(v)}"
+        default = "" if v.default is None else f", default={default_name(v)}"
         arguments.append(f'AttentionArgument("{v.name}", "{v.kind}", {_names(map(str, v.dims))}{default}),')
     outputs = []
     for n, axes in c.lowered.output_axes.items():
@@ -290,34 +288,6 @@ def signature_text(c: CompiledAttention) -> str:
         f'AttentionSignature(name="{c.name}", arguments=({"".join(arguments)}), outputs=({"".join(outputs)}), values=({values}), '
         f'normaliser="{c.spec.normaliser}", {nodes}gradient_of={names!r}, scalars={scalars!r}{mass}{even})'
     )
-
-
-def _default_name(v: Any) -> str:
-    """A number, or the name of a function of the sizes of dims."""
-    return repr(float(v.default)) if v.default.is_number else f"default_{v.name}"
-
-
-def defaults(c: CompiledAttention) -> list[tuple[str, str, str]]:
-    """(name, function, text) of what stands for an argument that isn't given, and depends on sizes."""
-    out = []
-    for v in c.spec.variables:
-        if v.default is None or v.default.is_number:
-            continue
-        out.append((v.name, _default_name(v), _OfSizes().doprint(v.default)))
-    return out
-
-
-class _OfSizes(StrPrinter):
-    """A default as Python: dims are sizes, and roots powers."""
-
-    def _print_Symbol(self, expr: sympy.Symbol) -> str:
-        return f'sizes["{expr}"]'
-
-    def _print_Pow(self, expr: sympy.Pow, rational: bool = False) -> str:
-        if abs(expr.exp) != sympy.Rational(1, 2):
-            return str(super()._print_Pow(expr, rational=rational))
-        root = f"({self._print(expr.base)}) ** 0.5"
-        return root if expr.exp > 0 else f"1/{root}"
 
 
 def _names(names: Any) -> str:

@@ -21,6 +21,15 @@ def test_one_function_says_what_each_operation_becomes() -> None:
     assert found - FOR_PEOPLE == {"printing/walk.py"}
 
 
+def test_code_is_printed_by_no_printer_of_sympy() -> None:
+    names = {"StrPrinter", "PythonCodePrinter", "pycode", "lambdify", "doprint", "CodePrinter"}
+    for path in (ROOT / "codegen").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        used = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)}
+        used |= {x.attr for x in ast.walk(tree) if isinstance(x, ast.Attribute)}
+        assert not names & used, path
+
+
 def test_this_would_see_another_printer() -> None:
     another = """
 def text(self, x: Node) -> str:

@@ -1,0 +1,62 @@
+"""What stands for arguments that aren't given: numbers, or functions of the sizes of dims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from chunkform.spec.language.attention import AttentionVariable
+
+from ..ir.code import Attribute, Code, Group, Literal, Method, Raised, Text, call
+from ..ir.expr import Node, size
+from ..ir.launch_ir import Body, Function, Return, assign, of_code
+from ..ir.lower_terms import scalar_node
+from ..printing.code_passes import finished_function
+from ..printing.expressions import NodePrinter, Torch
+from ..printing.launch_text import launch_text
+from .compiled import CompiledAttention
+
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class OfSizes(Torch):
+    """Numbers of Python: roots are powers, and functions go through a tensor."""
+
+    like: str = ""
+
+    def power(self, value: Code, n: Fraction, uniform: bool) -> Code:
+        if abs(n) != HALF:
+            return super().power(value, n, uniform)
+        root = Raised(Group(value), Literal(float(HALF)))
+        return root if n > 0 else Literal(1) / root
+
+    def tensor(self, number: Code) -> Code:
+        return call("torch.tensor", number, dtype=Attribute(Text("torch"), "float64"))
+
+    def function(self, name: str, value: Code, uniform: bool) -> Code:
+        return Method(super().function(name, value, uniform=True), "item", ())
+
+
+def default_name(v: AttentionVariable) -> str:
+    """A number, or the name of a function of the sizes of dims."""
+    return repr(float(v.default)) if v.default.is_number else f"default_{v.name}"
+
+
+def default_functions(c: CompiledAttention) -> list[str]:
+    """The functions of sizes that stand for arguments which aren't given."""
+    return [_function(v) for v in c.spec.variables if v.default is not None and not v.default.is_number]
+
+
+def _function(v: AttentionVariable) -> str:
+    env = {s: size(str(s)) for s in v.default.free_symbols}
+    node = scalar_node(v.default, env, lambda _: None, v.where)
+    printer = NodePrinter(OfSizes(lambda d: f'sizes["{d}"]'), taken={"sizes", "torch"})
+    made, results = printer.values({v.name: node}, _no_leaf)
+    body: Body = (*(assign(n, x) for n, x in made), Return(of_code(results[v.name])))
+    told = f"{v.name}, where it isn't given."
+    return launch_text(finished_function(Function(default_name(v), "(sizes)", told, body, frees=False))).rstrip()
+
+
+def _no_leaf(x: Node) -> str:
+    raise AssertionError(x)
