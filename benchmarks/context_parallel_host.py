@@ -7,6 +7,7 @@ Microseconds, at the segments that the sequences of a shape have on so many GPUs
 calls that follow each other without a synchronisation, and of these the median over ranks:
 
 - `forward`, `both`: one call with the group; `.. alone`: the same call without a group.
+- `.. in one thread`: with torch's backward passes where they are called, and not in a thread of their own.
 - `.. from a standstill`: one call after all ranks have met and their GPUs are idle, which finds the host's caches cold.
 - `bare`, `least`: torch's own share, both passes of a function of as many tensors that does nothing, or takes memory only.
 - `gather`: what a pass hands on, as the passes do it; `torch's gather`: the same by torch.distributed, and `.. at once`: without
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import datetime
 import io
 import json
 import os
@@ -59,7 +61,7 @@ def main() -> None:
     if options.out is not None:
         gpu = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        about = {"device": gpu, "torch": torch.__version__, "shape": options.shape}
+        about = {"device": gpu, "torch": torch.__version__, "shape": options.shape, "date": f"{datetime.date.today()}"}
         options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
 
 
@@ -127,6 +129,9 @@ def measured(name: str, count: int, device: str, options: argparse.Namespace) ->
         "least": bare(given, Taking),
     }
     found = {key: batches(call, device, options.calls) for key, call in calls.items()}
+    with torch.autograd.set_multithreading_enabled(False):
+        for key in ("both", "both alone", "bare", "least"):
+            found[f"{key} in one thread"] = batches(calls[key], device, options.calls)
     for key in ("forward", "forward alone", "both", "both alone"):
         found[f"{key} from a standstill"] = batches(calls[key], device, 1)
     width = part.batch * part.heads * 2 * part.width**2

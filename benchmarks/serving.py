@@ -2,10 +2,10 @@
 
     python -m benchmarks.serving [--json results/gpu/serving.json] [--quick]
 
-Rows of a bfloat16 pool, in order and at random, in a CUDA graph that goes round as many rows as the L2 cache can't hold. The
-bytes of a step are those of the rows, read and written, of the inputs and of the outputs; beside it, a copy of as many bytes,
-which goes round as many buffers. Before anything is timed, a step from a pool is compared with one of the same states
-outside of it, and drafts with steps one after the other.
+Rows of a bfloat16 pool, and for steps of an int8 and a float8 one, rounded at random; in order and at random, in a CUDA graph
+that goes round as many rows as the L2 cache can't hold. The bytes of a step are those of the rows, read and written, of the
+inputs and of the outputs; beside it, a copy of as many bytes, which goes round as many buffers. Before anything is timed, a
+step from a pool is compared with one of the same states outside of it, and drafts with steps one after the other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import typer
 from benchmarks import places
 from benchmarks.decode import BEYOND_CACHE, arguments, timed
 from chunkform.runtime.op import decode
+from chunkform.runtime.op.small_states import LARGEST, SmallPool
 
 OPS = ("gated_delta_rule", "kimi_delta_attention", "lightning_attention")
 H, D, K = 16, 128, 4
@@ -150,7 +151,23 @@ def measure(name: str, batch: int, random: bool) -> list[Row]:
 
     every = 3 * state + 2 * size([*many.values()]) + size([outs])
     row(f"{K} drafts, some accepted", graphed([lambda r=r: both(r, half) for r in rows]), every)
+    for dtype in LARGEST:
+        row(f"step, {str(dtype)[6:]}", *small_step(name, batch, order, given, out, dtype))
     return found
+
+
+def small_step(
+    name: str, batch: int, order: torch.Tensor, given: dict[str, torch.Tensor], out: torch.Tensor, dtype: torch.dtype
+) -> tuple[float, int]:
+    """Seconds of a step between rows of small states, and its bytes."""
+    call, _ = op_of(name)
+    dims, sets = dict.fromkeys("de", D), 2 * len(order) // batch  # rows take half as many bytes
+    pool = SmallPool.zeros(call, sets * batch, H, dims, dtype, "cuda")
+    for some in torch.arange(len(pool), device="cuda").split(256):
+        pool.write(some, [0.1 * torch.randn(len(some), H, D, D, device="cuda")])
+    rows = [x.contiguous() for x in torch.cat([order, order + len(order)]).int().view(sets, batch)]
+    seconds = graphed([lambda r=r: call.step(pool, **given, state_indices=r, out=out) for r in rows])
+    return seconds, 2 * pool.bytes * batch // len(pool) + size([*given.values(), out])
 
 
 def tune(name: str) -> None:

@@ -30,6 +30,8 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -1058,12 +1060,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at, rows_at, x_stride0, x_stride1, x_stride2,
-    z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1,
-    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
+    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at, rows_at, W_scales_at, drawn_at,
+    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // programs
@@ -1089,6 +1091,12 @@ def step_kernel(
         next_W_at = W_at
     else:
         next_W_at += batch * next_W_stride0 + head * next_W_stride1
+    if W_scales_at is not None:  # small numbers, and a scale for each of their rows
+        W_scales_at += (row * heads + head) * size_m
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -1105,8 +1113,18 @@ def step_kernel(
         z = tl.load(z_at + wide_n * z_stride2, mask=in_n, other=0.0)
         y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0)
         eta = tl.load(eta_at)
+        if W_scales_at is not None:
+            W_scales = tl.load(W_scales_at + at_m[:, None], mask=in_m[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                W_at + (later_row - row) * W_stride0 + (later_head - head) * W_stride1, size_m * size_n, programs,
+                later_row,
+            )
         W = W.to(tl.float32)
+        if W_scales_at is not None:
+            W = W * W_scales
         x = x.to(tl.float32)
         z = z.to(tl.float32)
         y = y.to(tl.float32)
@@ -1114,7 +1132,13 @@ def step_kernel(
         W_x = tl.sum(x[None, :] * W, axis=1)
         error = tl.sigmoid(W_x) - y
         t1 = W - (eta * error)[:, None] * x[None, :]
-        tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t1, 0.0), mask=in_m_n)
+        if W_scales_at is not None:
+            store_small(
+                next_W_at, at_m_n, tl.where(in_m[:, None], t1, 0.0), in_m_n, W_scales_at + at_m[:, None], in_m[:, None],
+                drawn_at, drawn, 0,
+            )
+        else:
+            tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t1, 0.0), mask=in_m_n)
         t2 = tl.sum(z[None, :] * t1, axis=1)
         tl.store(o_at + at_m, t2, mask=in_m)
 
@@ -1230,7 +1254,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("x", "z", "y", "eta"), constants=(), dims=("n", "m"), tiled="m",
-            shared=False, held=(("m", "n"),), smallest=1,
+            shared=False, held=(("m", "n"),), smallest=1, scaled=("W",),
         ),
     ),
     __name__,

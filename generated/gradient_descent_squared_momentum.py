@@ -110,7 +110,9 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import total
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -3889,13 +3891,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at, rows_at,
+    x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at, rows_at, V_scales_at, W_scales_at, drawn_at,
     x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2,
     eta_stride0, eta_stride1, mu_stride0, mu_stride1, keep_stride0, keep_stride1, V_stride0, V_stride1,
     next_V_stride0, next_V_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // programs
@@ -3926,6 +3928,13 @@ def step_kernel(
     else:
         next_V_at += batch * next_V_stride0 + head * next_V_stride1
         next_W_at += batch * next_W_stride0 + head * next_W_stride1
+    if V_scales_at is not None:  # small numbers, and a scale for each of their rows
+        V_scales_at += (row * heads + head) * size_m
+        W_scales_at += (row * heads + head) * size_m
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -3945,9 +3954,27 @@ def step_kernel(
         eta = tl.load(eta_at)
         mu = tl.load(mu_at)
         keep = tl.load(keep_at)
+        if V_scales_at is not None:
+            V_scales = tl.load(V_scales_at + at_m[:, None], mask=in_m[:, None], other=0.0)
+            if W_scales_at is not None:
+                W_scales = tl.load(W_scales_at + at_m[:, None], mask=in_m[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                V_at + (later_row - row) * V_stride0 + (later_head - head) * V_stride1, size_m * size_n, programs,
+                later_row,
+            )
+            prefetch(
+                W_at + (later_row - row) * W_stride0 + (later_head - head) * W_stride1, size_m * size_n, programs,
+                later_row,
+            )
         V = V.to(tl.float32)
+        if V_scales_at is not None:
+            V = V * V_scales
         W = W.to(tl.float32)
+        if V_scales_at is not None:
+            W = W * W_scales
         x = x.to(tl.float32)
         z = z.to(tl.float32)
         y = y.to(tl.float32)
@@ -3957,9 +3984,15 @@ def step_kernel(
         x_W = tl.sum(x[None, :] * W, axis=1)
         error = x_W - y
         t1 = mu * V + error[:, None] * x[None, :]
-        tl.store(next_V_at + at_m_n, t1, mask=in_m_n)
+        if V_scales_at is not None:
+            store_small(next_V_at, at_m_n, t1, in_m_n, V_scales_at + at_m[:, None], in_m[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_V_at + at_m_n, t1, mask=in_m_n)
         t2 = keep * W - eta * t1
-        tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
+        if V_scales_at is not None:
+            store_small(next_W_at, at_m_n, t2, in_m_n, W_scales_at + at_m[:, None], in_m[:, None], drawn_at, drawn, 1)
+        else:
+            tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
         t3 = tl.sum(z[None, :] * t2, axis=1)
         tl.store(o_at + at_m, t3, mask=in_m)
 
@@ -4105,7 +4138,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "mu", "keep"), constants=(), dims=("n", "m"),
-            tiled="m", shared=False, held=(("m", "n"), ("m", "n")), smallest=1,
+            tiled="m", shared=False, held=(("m", "n"), ("m", "n")), smallest=1, scaled=("V", "W"),
         ),
     ),
     __name__,

@@ -82,10 +82,12 @@ from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, power, span
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
@@ -1853,12 +1855,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, z_at, y_at, eta_at, keep_at, W_at, next_W_at, o_at, rows_at, x_stride0, x_stride1, x_stride2,
-    z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1,
-    keep_stride0, keep_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
-    heads, x_group, z_group, y_group, eta_group, keep_group,
+    x_at, z_at, y_at, eta_at, keep_at, W_at, next_W_at, o_at, rows_at, W_scales_at, drawn_at,
+    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1, keep_stride0, keep_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1,
+    o_stride0, o_stride1, heads, x_group, z_group, y_group, eta_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // programs
@@ -1885,6 +1887,12 @@ def step_kernel(
         next_W_at = W_at
     else:
         next_W_at += batch * next_W_stride0 + head * next_W_stride1
+    if W_scales_at is not None:  # small numbers, and a scale for each of their rows
+        W_scales_at += (row * heads + head) * size_m
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -1902,8 +1910,18 @@ def step_kernel(
         y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0)
         eta = tl.load(eta_at)
         keep = tl.load(keep_at)
+        if W_scales_at is not None:
+            W_scales = tl.load(W_scales_at + at_m[:, None], mask=in_m[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                W_at + (later_row - row) * W_stride0 + (later_head - head) * W_stride1, size_m * size_n, programs,
+                later_row,
+            )
         W = W.to(tl.float32)
+        if W_scales_at is not None:
+            W = W * W_scales
         x = x.to(tl.float32)
         z = z.to(tl.float32)
         y = y.to(tl.float32)
@@ -1912,7 +1930,10 @@ def step_kernel(
         x_W = tl.sum(x[None, :] * W, axis=1)
         error = x_W - y
         t1 = keep * W - (eta * error)[:, None] * x[None, :]
-        tl.store(next_W_at + at_m_n, t1, mask=in_m_n)
+        if W_scales_at is not None:
+            store_small(next_W_at, at_m_n, t1, in_m_n, W_scales_at + at_m[:, None], in_m[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_W_at + at_m_n, t1, mask=in_m_n)
         t2 = tl.sum(z[None, :] * t1, axis=1)
         tl.store(o_at + at_m, t2, mask=in_m)
 
@@ -2040,7 +2061,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "keep"), constants=(), dims=("n", "m"), tiled="m",
-            shared=False, held=(("m", "n"),), smallest=1,
+            shared=False, held=(("m", "n"),), smallest=1, scaled=("W",),
         ),
     ),
     __name__,

@@ -76,10 +76,12 @@ from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate, power, span
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
@@ -1588,12 +1590,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, o_at, lam_at, s_at, next_s_at, v_at, rows_at, q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2, o_stride0, o_stride1, o_stride2, lam_stride0, lam_stride1,
-    s_stride0, s_stride1, next_s_stride0, next_s_stride1, v_stride0, v_stride1,
+    q_at, k_at, o_at, lam_at, s_at, next_s_at, v_at, rows_at, s_scales_at, drawn_at,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, o_stride0, o_stride1, o_stride2,
+    lam_stride0, lam_stride1, s_stride0, s_stride1, next_s_stride0, next_s_stride1, v_stride0, v_stride1,
     heads, q_group, k_group, o_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -1619,6 +1621,12 @@ def step_kernel(
         next_s_at = s_at
     else:
         next_s_at += batch * next_s_stride0 + head * next_s_stride1
+    if s_scales_at is not None:  # small numbers, and a scale for each of their rows
+        s_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -1635,8 +1643,18 @@ def step_kernel(
         k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0)
         o = tl.load(o_at + wide_e * o_stride2, mask=in_e, other=0.0)
         lam = tl.load(lam_at)
+        if s_scales_at is not None:
+            s_scales = tl.load(s_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                s_at + (later_row - row) * s_stride0 + (later_head - head) * s_stride1, size_d * size_e, programs,
+                later_row,
+            )
         s = s.to(tl.float32)
+        if s_scales_at is not None:
+            s = s * s_scales
         q = q.to(tl.float32)
         k = k.to(tl.float32)
         o = o.to(tl.float32)
@@ -1645,7 +1663,13 @@ def step_kernel(
         t1 = 1.0 / k_q
         s_q = tl.sum(q[:, None] * s, axis=0)
         t2 = o - lam * s_q
-        tl.store(next_s_at + at_d_e, lam * s + (t1 * k)[:, None] * t2[None, :], mask=in_d_e)
+        if s_scales_at is not None:
+            store_small(
+                next_s_at, at_d_e, lam * s + (t1 * k)[:, None] * t2[None, :], in_d_e, s_scales_at + at_d[:, None],
+                in_d[:, None], drawn_at, drawn, 0,
+            )
+        else:
+            tl.store(next_s_at + at_d_e, lam * s + (t1 * k)[:, None] * t2[None, :], mask=in_d_e)
         w = t1 * t2
         tl.store(v_at + at_e, w, mask=in_e)
 
@@ -1769,7 +1793,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k", "o", "lam"), constants=(), dims=("d", "e"), tiled="e",
-            shared=False, held=(("d", "e"),), smallest=1,
+            shared=False, held=(("d", "e"),), smallest=1, scaled=("s",),
         ),
     ),
     __name__,

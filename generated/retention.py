@@ -73,9 +73,11 @@ from chunkform.runtime.chunk_kernels.fused_backward import (
     total_of, warps_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_role_sums import store_pair_sums, store_row_sums, store_state_products
 from chunkform.runtime.chunk_kernels.warp_roles import (
@@ -1957,11 +1959,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, gamma_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, gamma_stride0, S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, k_group, v_group, gamma_group,
+    q_at, k_at, v_at, gamma_at, S_at, next_S_at, o_at, rows_at, S_scales_at, drawn_at,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
+    gamma_stride0, S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, gamma_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -1987,6 +1990,12 @@ def step_kernel(
         next_S_at = S_at
     else:
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    if S_scales_at is not None:  # small numbers, and a scale for each of their rows
+        S_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -2003,14 +2012,27 @@ def step_kernel(
         k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0)
         v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0)
         gamma = tl.load(gamma_at)
+        if S_scales_at is not None:
+            S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
+                later_row,
+            )
         S = S.to(tl.float32)
+        if S_scales_at is not None:
+            S = S * S_scales
         q = q.to(tl.float32)
         k = k.to(tl.float32)
         v = v.to(tl.float32)
         gamma = tl.exp(gamma.to(tl.float32))
         t1 = k[:, None] * v[None, :] + gamma * S
-        tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        if S_scales_at is not None:
+            store_small(next_S_at, at_d_e, t1, in_d_e, S_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
         t2 = tl.sum(q[:, None] * t1, axis=0)
         tl.store(o_at + at_e, t2, mask=in_e)
 
@@ -2129,7 +2151,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k", "v", "gamma"), constants=(), dims=("d", "e"), tiled="e",
-            shared=False, held=(("d", "e"),), smallest=1,
+            shared=False, held=(("d", "e"),), smallest=1, scaled=("S",),
         ),
     ),
     __name__,

@@ -39,6 +39,8 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
@@ -859,11 +861,11 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, u_at, lam_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    q_at, u_at, lam_at, S_at, next_S_at, o_at, rows_at, S_scales_at, drawn_at, q_stride0, q_stride1, q_stride2,
     u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1, heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // programs
@@ -888,6 +890,12 @@ def step_kernel(
         next_S_at = S_at
     else:
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    if S_scales_at is not None:  # small numbers, and a scale for each of their rows
+        S_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -897,8 +905,17 @@ def step_kernel(
     q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0)
     u = tl.load(u_at + wide_d * u_stride2, mask=in_d, other=0.0)
     lam = tl.load(lam_at)
+    if S_scales_at is not None:
+        S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+        drawn = drawn_before(drawn_at)
     tl.debug_barrier()
+    if ahead > 0:
+        prefetch(
+            S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_d, programs, later_row
+        )
     S = S.to(tl.float32)
+    if S_scales_at is not None:
+        S = S * S_scales
     q = q.to(tl.float32)
     u = u.to(tl.float32)
     lam = tl.exp(lam.to(tl.float32))
@@ -907,7 +924,10 @@ def step_kernel(
     u_Su = tl.sum(u * Su, axis=0)
     uS = tl.sum(u[:, None] * S, axis=0)
     t2 = S - (1.0 / (lam + u_Su) * Su)[:, None] * uS[None, :]
-    tl.store(next_S_at + at_d_d, t1 * t2, mask=in_d_d)
+    if S_scales_at is not None:
+        store_small(next_S_at, at_d_d, t1 * t2, in_d_d, S_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+    else:
+        tl.store(next_S_at + at_d_d, t1 * t2, mask=in_d_d)
     t3 = tl.sum(q[:, None] * t2, axis=0)
     tl.store(o_at + at_d, t1 * t3, mask=in_d)
 
@@ -918,8 +938,7 @@ def step_rows_kernel(
     u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1, heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-    slots: tl.constexpr, block_row: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, slots: tl.constexpr, block_row: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step over blocks of the states' rows."""
     place = tl.program_id(0) // programs
@@ -1090,7 +1109,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "u", "lam"), constants=(), dims=("d",), tiled=None, shared=False,
-            held=(("d", "d"),), smallest=1, rows=RowKernel(step_rows_kernel, "d", "d", 3),
+            held=(("d", "d"),), smallest=1, scaled=("S",), rows=RowKernel(step_rows_kernel, "d", "d", 3),
         ),
         torch_start,
     ),

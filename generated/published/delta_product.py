@@ -109,9 +109,11 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.substeps import of_substep, packed_in
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
@@ -1680,13 +1682,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k1_at, k2_at, v1_at, v2_at, beta1_at, beta2_at, S_at, next_S_at, o_at, rows_at,
+    q_at, k1_at, k2_at, v1_at, v2_at, beta1_at, beta2_at, S_at, next_S_at, o_at, rows_at, S_scales_at, drawn_at,
     q_stride0, q_stride1, q_stride2, k1_stride0, k1_stride1, k1_stride2, k2_stride0, k2_stride1, k2_stride2,
     v1_stride0, v1_stride1, v1_stride2, v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
     beta2_stride0, beta2_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k1_group, k2_group, v1_group, v2_group, beta1_group, beta2_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -1715,6 +1717,12 @@ def step_kernel(
         next_S_at = S_at
     else:
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    if S_scales_at is not None:  # small numbers, and a scale for each of their rows
+        S_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -1734,8 +1742,18 @@ def step_kernel(
         v2 = tl.load(v2_at + wide_e * v2_stride2, mask=in_e, other=0.0)
         beta1 = tl.load(beta1_at)
         beta2 = tl.load(beta2_at)
+        if S_scales_at is not None:
+            S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
+                later_row,
+            )
         S = S.to(tl.float32)
+        if S_scales_at is not None:
+            S = S * S_scales
         q = q.to(tl.float32)
         k1 = k1.to(tl.float32)
         k2 = k2.to(tl.float32)
@@ -1748,7 +1766,10 @@ def step_kernel(
         half = S + t1
         k2_half = tl.sum(k2[:, None] * half, axis=0)
         t2 = S + t1 + (beta2 * k2)[:, None] * (v2 - k2_half)[None, :]
-        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
+        if S_scales_at is not None:
+            store_small(next_S_at, at_d_e, t2, in_d_e, S_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
         t3 = tl.sum(q[:, None] * t2, axis=0)
         tl.store(o_at + at_e, t3, mask=in_e)
 
@@ -1889,7 +1910,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k1", "k2", "v1", "v2", "beta1", "beta2"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1, scaled=("S",),
         ),
     ),
     __name__,

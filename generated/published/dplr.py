@@ -99,9 +99,11 @@ from chunkform.runtime.chunk_kernels.decays import (
     over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
@@ -2641,13 +2643,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, a_at, b_at, v_at, w_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2, a_stride0, a_stride1, a_stride2, b_stride0, b_stride1, b_stride2,
-    v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2, S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
+    q_at, k_at, a_at, b_at, v_at, w_at, S_at, next_S_at, o_at, rows_at, S_scales_at, drawn_at,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, a_stride0, a_stride1, a_stride2,
+    b_stride0, b_stride1, b_stride2, v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, a_group, b_group, v_group, w_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -2675,6 +2677,12 @@ def step_kernel(
         next_S_at = S_at
     else:
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    if S_scales_at is not None:  # small numbers, and a scale for each of their rows
+        S_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -2693,8 +2701,18 @@ def step_kernel(
         b = tl.load(b_at + wide_d * b_stride2, mask=in_d, other=0.0)
         v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0)
         w = tl.load(w_at + wide_d * w_stride2, mask=in_d, other=0.0)
+        if S_scales_at is not None:
+            S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
+                later_row,
+            )
         S = S.to(tl.float32)
+        if S_scales_at is not None:
+            S = S * S_scales
         q = q.to(tl.float32)
         k = k.to(tl.float32)
         a = a.to(tl.float32)
@@ -2703,7 +2721,10 @@ def step_kernel(
         w = tl.exp(w.to(tl.float32))
         S_a = tl.sum(a[:, None] * S, axis=0)
         t1 = w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * S_a[None, :]
-        tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        if S_scales_at is not None:
+            store_small(next_S_at, at_d_e, t1, in_d_e, S_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
         t2 = tl.sum(q[:, None] * t1, axis=0)
         tl.store(o_at + at_e, t2, mask=in_e)
 
@@ -2838,7 +2859,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k", "a", "b", "v", "w"), constants=(), dims=("d", "e"), tiled="e",
-            shared=False, held=(("d", "e"),), smallest=1,
+            shared=False, held=(("d", "e"),), smallest=1, scaled=("S",),
         ),
     ),
     __name__,

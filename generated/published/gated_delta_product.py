@@ -150,10 +150,12 @@ from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, power, span
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.substeps import of_substep, packed_in
 from chunkform.runtime.chunk_kernels.triangular import inverse
@@ -2230,13 +2232,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, a_at, b_at, v1_at, v2_at, beta1_at, beta2_at, g_at, S_at, next_S_at, o_at, rows_at,
+    q_at, a_at, b_at, v1_at, v2_at, beta1_at, beta2_at, g_at, S_at, next_S_at, o_at, rows_at, S_scales_at, drawn_at,
     q_stride0, q_stride1, q_stride2, a_stride0, a_stride1, a_stride2, b_stride0, b_stride1, b_stride2,
     v1_stride0, v1_stride1, v1_stride2, v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
     beta2_stride0, beta2_stride1, g_stride0, g_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1, heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -2266,6 +2268,12 @@ def step_kernel(
         next_S_at = S_at
     else:
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    if S_scales_at is not None:  # small numbers, and a scale for each of their rows
+        S_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -2286,8 +2294,18 @@ def step_kernel(
         beta1 = tl.load(beta1_at)
         beta2 = tl.load(beta2_at)
         g = tl.load(g_at)
+        if S_scales_at is not None:
+            S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
+                later_row,
+            )
         S = S.to(tl.float32)
+        if S_scales_at is not None:
+            S = S * S_scales
         q = q.to(tl.float32)
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -2308,7 +2326,10 @@ def step_kernel(
         half = faded + t4
         b_half = tl.sum(b[:, None] * half, axis=0)
         t8 = faded + t4 + (t7 * beta2 * b)[:, None] * (v2 - t7 * b_half)[None, :]
-        tl.store(next_S_at + at_d_e, t8, mask=in_d_e)
+        if S_scales_at is not None:
+            store_small(next_S_at, at_d_e, t8, in_d_e, S_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_S_at + at_d_e, t8, mask=in_d_e)
         t9 = tl.sum(q[:, None] * t8, axis=0)
         tl.store(o_at + at_e, t9, mask=in_e)
 
@@ -2461,7 +2482,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "a", "b", "v1", "v2", "beta1", "beta2", "g"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1, scaled=("S",),
         ),
     ),
     __name__,

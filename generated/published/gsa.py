@@ -114,8 +114,10 @@ from chunkform.runtime.chunk_kernels.decays import (
     over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, row_dtype, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -4731,13 +4733,14 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, s_at, g_at, K_at, next_K_at, V_at, next_V_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, s_stride0, s_stride1, s_stride2,
-    g_stride0, g_stride1, g_stride2, K_stride0, K_stride1, next_K_stride0, next_K_stride1, V_stride0, V_stride1,
-    next_V_stride0, next_V_stride1, o_stride0, o_stride1, heads, q_group, k_group, v_group, s_group, g_group,
+    q_at, k_at, v_at, s_at, g_at, K_at, next_K_at, V_at, next_V_at, o_at, rows_at, K_scales_at, V_scales_at, drawn_at,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
+    s_stride0, s_stride1, s_stride2, g_stride0, g_stride1, g_stride2, K_stride0, K_stride1,
+    next_K_stride0, next_K_stride1, V_stride0, V_stride1, next_V_stride0, next_V_stride1, o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, s_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // programs
@@ -4767,6 +4770,13 @@ def step_kernel(
     else:
         next_K_at += batch * next_K_stride0 + head * next_K_stride1
         next_V_at += batch * next_V_stride0 + head * next_V_stride1
+    if K_scales_at is not None:  # small numbers, and a scale for each of their rows
+        K_scales_at += (row * heads + head) * size_d
+        V_scales_at += (row * heads + head) * size_m
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -4787,18 +4797,40 @@ def step_kernel(
     v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0)
     s = tl.load(s_at + wide_m * s_stride2, mask=in_m, other=0.0)
     g = tl.load(g_at + wide_m * g_stride2, mask=in_m, other=0.0)
+    if K_scales_at is not None:
+        K_scales = tl.load(K_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+        if V_scales_at is not None:
+            V_scales = tl.load(V_scales_at + at_m[:, None], mask=in_m[:, None], other=0.0)
+        drawn = drawn_before(drawn_at)
     tl.debug_barrier()
+    if ahead > 0:
+        prefetch(
+            K_at + (later_row - row) * K_stride0 + (later_head - head) * K_stride1, size_d * size_m, programs, later_row
+        )
+        prefetch(
+            V_at + (later_row - row) * V_stride0 + (later_head - head) * V_stride1, size_m * size_e, programs, later_row
+        )
     K = K.to(tl.float32)
+    if K_scales_at is not None:
+        K = K * K_scales
     V = V.to(tl.float32)
+    if K_scales_at is not None:
+        V = V * V_scales
     q = q.to(tl.float32)
     k = k.to(tl.float32)
     v = v.to(tl.float32)
     s = s.to(tl.float32)
     g = tl.exp(g.to(tl.float32))
     t1 = g[None, :] * K + k[:, None] * s[None, :]
-    tl.store(next_K_at + at_d_m, t1, mask=in_d_m)
+    if K_scales_at is not None:
+        store_small(next_K_at, at_d_m, t1, in_d_m, K_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+    else:
+        tl.store(next_K_at + at_d_m, t1, mask=in_d_m)
     t2 = s[:, None] * v[None, :] + g[:, None] * V
-    tl.store(next_V_at + at_m_e, t2, mask=in_m_e)
+    if K_scales_at is not None:
+        store_small(next_V_at, at_m_e, t2, in_m_e, V_scales_at + at_m[:, None], in_m[:, None], drawn_at, drawn, 1)
+    else:
+        tl.store(next_V_at + at_m_e, t2, mask=in_m_e)
     t3 = tl.sum(q[:, None] * t1, axis=0)
     t4 = tl.max(tl.where(in_m, t3, float("-inf")), axis=0)
     t5 = tl.exp(t3 - t4)
@@ -4948,7 +4980,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k", "v", "s", "g"), constants=(), dims=("d", "e", "m"), tiled=None,
-            shared=False, held=(("d", "m"), ("m", "e")), smallest=1,
+            shared=False, held=(("d", "m"), ("m", "e")), smallest=1, scaled=("K", "V"),
         ),
     ),
     __name__,

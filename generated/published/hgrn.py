@@ -67,6 +67,7 @@ from chunkform.runtime.chunk_kernels.elementwise_scan import (
     SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.indexing import segment_of
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -570,10 +571,11 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, g_at, h_at, next_h_at, o_at, rows_at, x_stride0, x_stride1, x_stride2, g_stride0, g_stride1, g_stride2,
-    h_stride0, h_stride1, next_h_stride0, next_h_stride1, o_stride0, o_stride1, heads, x_group, g_group,
+    x_at, g_at, h_at, next_h_at, o_at, rows_at, h_scales_at, drawn_at, x_stride0, x_stride1, x_stride2,
+    g_stride0, g_stride1, g_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1, o_stride0, o_stride1,
+    heads, x_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // programs
@@ -597,6 +599,10 @@ def step_kernel(
         next_h_at = h_at
     else:
         next_h_at += batch * next_h_stride0 + head * next_h_stride1
+    if h_scales_at is not None:  # small numbers, and a scale for each of their rows
+        h_scales_at += row * heads + head
+    if drawn_at is not None:
+        drawn_at += row * heads + head
     for turn in tl.static_range(turns):
         tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
@@ -606,12 +612,20 @@ def step_kernel(
         h = tl.load(h_at + at_d, mask=in_d, other=0.0)
         x = tl.load(x_at + wide_d * x_stride2, mask=in_d, other=0.0)
         g = tl.load(g_at + wide_d * g_stride2, mask=in_d, other=0.0)
+        if h_scales_at is not None:
+            h_scales = tl.load(h_scales_at)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
         h = h.to(tl.float32)
+        if h_scales_at is not None:
+            h = h * h_scales
         x = x.to(tl.float32)
         g = tl.exp(g.to(tl.float32))
         t1 = x + g * h
-        tl.store(next_h_at + at_d, t1, mask=in_d)
+        if h_scales_at is not None:
+            store_small(next_h_at, at_d, t1, in_d, h_scales_at, None, drawn_at, drawn, 0)
+        else:
+            tl.store(next_h_at + at_d, t1, mask=in_d)
         tl.store(o_at + at_d, t1, mask=in_d)
 
 
@@ -707,7 +721,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("x", "g"), constants=(), dims=("d",), tiled="d", shared=False,
-            held=(("d",),), smallest=1,
+            held=(("d",),), smallest=1, scaled=("h",),
         ),
     ),
     __name__,

@@ -72,9 +72,11 @@ from chunkform.runtime.chunk_kernels.decays import (
     large_ranges, last_of, lasting, later_sums, log2_of, over_block, reach, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
@@ -1633,11 +1635,11 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, i_at, f_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    q_at, i_at, f_at, S_at, next_S_at, o_at, rows_at, S_scales_at, drawn_at, q_stride0, q_stride1, q_stride2,
     i_stride0, i_stride1, i_stride2, f_stride0, f_stride1, f_stride2, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, i_group, f_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -1662,6 +1664,12 @@ def step_kernel(
         next_S_at = S_at
     else:
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    if S_scales_at is not None:  # small numbers, and a scale for each of their rows
+        S_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -1677,13 +1685,29 @@ def step_kernel(
         q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0)
         i_2 = tl.load(i_at + wide_e * i_stride2, mask=in_e, other=0.0)
         f = tl.load(f_at + wide_d * f_stride2, mask=in_d, other=0.0)
+        if S_scales_at is not None:
+            S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
+                later_row,
+            )
         S = S.to(tl.float32)
+        if S_scales_at is not None:
+            S = S * S_scales
         q = q.to(tl.float32)
         i_2 = i_2.to(tl.float32)
         f = tl.exp(f.to(tl.float32))
         t1 = (1.0 - f)[:, None] * i_2[None, :] + f[:, None] * S
-        tl.store(next_S_at + at_d_e, tl.where(in_d[:, None], t1, 0.0), mask=in_d_e)
+        if S_scales_at is not None:
+            store_small(
+                next_S_at, at_d_e, tl.where(in_d[:, None], t1, 0.0), in_d_e, S_scales_at + at_d[:, None], in_d[:, None],
+                drawn_at, drawn, 0,
+            )
+        else:
+            tl.store(next_S_at + at_d_e, tl.where(in_d[:, None], t1, 0.0), mask=in_d_e)
         t2 = tl.sum(q[:, None] * t1, axis=0)
         tl.store(o_at + at_e, t2, mask=in_e)
 
@@ -1797,7 +1821,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "i", "f"), constants=(), dims=("d", "e"), tiled="e", shared=False,
-            held=(("d", "e"),), smallest=1,
+            held=(("d", "e"),), smallest=1, scaled=("S",),
         ),
     ),
     __name__,

@@ -79,9 +79,11 @@ from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, lasting, power, span
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import (
     accumulator, barriers, begun, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, ring_of_numbers,
@@ -1684,13 +1686,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    B_at, C_at, x_at, raw_at, A_log_at, bias_at, D_at, h_at, next_h_at, y_at, rows_at,
+    B_at, C_at, x_at, raw_at, A_log_at, bias_at, D_at, h_at, next_h_at, y_at, rows_at, h_scales_at, drawn_at,
     B_stride0, B_stride1, B_stride2, C_stride0, C_stride1, C_stride2, x_stride0, x_stride1, x_stride2,
     raw_stride0, raw_stride1, A_log_stride0, bias_stride0, D_stride0, h_stride0, h_stride1,
     next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of p, one step."""
     place = tl.program_id(0) // programs
@@ -1719,6 +1721,12 @@ def step_kernel(
         next_h_at = h_at
     else:
         next_h_at += batch * next_h_stride0 + head * next_h_stride1
+    if h_scales_at is not None:  # small numbers, and a scale for each of their rows
+        h_scales_at += (row * heads + head) * size_n
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -1738,8 +1746,18 @@ def step_kernel(
         A_log = tl.load(A_log_at)
         bias = tl.load(bias_at)
         D = tl.load(D_at)
+        if h_scales_at is not None:
+            h_scales = tl.load(h_scales_at + at_n[:, None], mask=in_n[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                h_at + (later_row - row) * h_stride0 + (later_head - head) * h_stride1, size_n * size_p, programs,
+                later_row,
+            )
         h = h.to(tl.float32)
+        if h_scales_at is not None:
+            h = h * h_scales
         B = B.to(tl.float32)
         C = C.to(tl.float32)
         x = x.to(tl.float32)
@@ -1753,7 +1771,10 @@ def step_kernel(
             tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
         )
         t2 = (dt * B)[:, None] * x[None, :] + tl.exp(-dt * tl.exp(A_log)) * h
-        tl.store(next_h_at + at_n_p, t2, mask=in_n_p)
+        if h_scales_at is not None:
+            store_small(next_h_at, at_n_p, t2, in_n_p, h_scales_at + at_n[:, None], in_n[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_h_at + at_n_p, t2, mask=in_n_p)
         t3 = tl.sum(C[:, None] * t2, axis=0)
         tl.store(y_at + at_p, D * x + t3, mask=in_p)
 
@@ -1886,7 +1907,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("B", "C", "x", "raw", "A_log", "bias", "D"), constants=(),
-            dims=("n", "p"), tiled="p", shared=False, held=(("n", "p"),), smallest=1,
+            dims=("n", "p"), tiled="p", shared=False, held=(("n", "p"),), smallest=1, scaled=("h",),
         ),
     ),
     __name__,

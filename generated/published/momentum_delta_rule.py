@@ -107,7 +107,9 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import total
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -3845,14 +3847,14 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, p_at, v_at, beta_at, eta_at, alpha_at, mu_at, S_at, next_S_at, M_at, next_M_at, o_at, rows_at,
+    q_at, k_at, p_at, v_at, beta_at, eta_at, alpha_at, mu_at, S_at, next_S_at, M_at, next_M_at, o_at, rows_at, S_scales_at, M_scales_at, drawn_at,
     q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, p_stride0, p_stride1, p_stride2,
     v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1, eta_stride0, eta_stride1,
     alpha_stride0, alpha_stride1, mu_stride0, mu_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     M_stride0, M_stride1, next_M_stride0, next_M_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, p_group, v_group, beta_group, eta_group, alpha_group, mu_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -3885,6 +3887,13 @@ def step_kernel(
     else:
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
         next_M_at += batch * next_M_stride0 + head * next_M_stride1
+    if S_scales_at is not None:  # small numbers, and a scale for each of their rows
+        S_scales_at += (row * heads + head) * size_d
+        M_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -3906,9 +3915,27 @@ def step_kernel(
         eta = tl.load(eta_at)
         alpha = tl.load(alpha_at)
         mu = tl.load(mu_at)
+        if S_scales_at is not None:
+            S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            if M_scales_at is not None:
+                M_scales = tl.load(M_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
+                later_row,
+            )
+            prefetch(
+                M_at + (later_row - row) * M_stride0 + (later_head - head) * M_stride1, size_d * size_e, programs,
+                later_row,
+            )
         S = S.to(tl.float32)
+        if S_scales_at is not None:
+            S = S * S_scales
         M = M.to(tl.float32)
+        if S_scales_at is not None:
+            M = M * M_scales
         q = q.to(tl.float32)
         k = k.to(tl.float32)
         p = p.to(tl.float32)
@@ -3919,9 +3946,15 @@ def step_kernel(
         mu = tl.exp(mu.to(tl.float32))
         p_S = tl.sum(p[:, None] * S, axis=0)
         t1 = mu * M - (eta * k)[:, None] * (v - p_S)[None, :]
-        tl.store(next_M_at + at_d_e, t1, mask=in_d_e)
+        if S_scales_at is not None:
+            store_small(next_M_at, at_d_e, t1, in_d_e, M_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 1)
+        else:
+            tl.store(next_M_at + at_d_e, t1, mask=in_d_e)
         t2 = alpha * S - beta * t1
-        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
+        if S_scales_at is not None:
+            store_small(next_S_at, at_d_e, t2, in_d_e, S_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
         t3 = tl.sum(q[:, None] * t2, axis=0)
         tl.store(o_at + at_e, t3, mask=in_e)
 
@@ -4077,7 +4110,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k", "p", "v", "beta", "eta", "alpha", "mu"), constants=(),
-            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"), ("d", "e")), smallest=1,
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"), ("d", "e")), smallest=1, scaled=("S", "M"),
         ),
     ),
     __name__,

@@ -128,10 +128,12 @@ from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, lasting, power, span
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained, chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
@@ -3176,14 +3178,14 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, beta_at, rate_at, g_at, forget_at, center_at, A_at, next_A_at, S_at, next_S_at, o_at, rows_at,
+    q_at, k_at, v_at, beta_at, rate_at, g_at, forget_at, center_at, A_at, next_A_at, S_at, next_S_at, o_at, rows_at, A_scales_at, S_scales_at, drawn_at,
     q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
     beta_stride0, beta_stride1, rate_stride0, rate_stride1, g_stride0, g_stride1, forget_stride0, forget_stride1,
     center_stride0, A_stride0, A_stride1, next_A_stride0, next_A_stride1, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -3216,6 +3218,13 @@ def step_kernel(
     else:
         next_A_at += batch * next_A_stride0 + head * next_A_stride1
         next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    if A_scales_at is not None:  # small numbers, and a scale for each of their rows
+        A_scales_at += row * heads + head
+        S_scales_at += (row * heads + head) * size_d
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -3237,9 +3246,23 @@ def step_kernel(
         g = tl.load(g_at)
         forget = tl.load(forget_at)
         center = tl.load(center_at)
+        if A_scales_at is not None:
+            A_scales = tl.load(A_scales_at)
+            if S_scales_at is not None:
+                S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
+                later_row,
+            )
         A = A.to(tl.float32)
+        if A_scales_at is not None:
+            A = A * A_scales
         S = S.to(tl.float32)
+        if A_scales_at is not None:
+            S = S * S_scales
         q = q.to(tl.float32)
         k = k.to(tl.float32)
         v = v.to(tl.float32)
@@ -3250,7 +3273,10 @@ def step_kernel(
         center = center.to(tl.float32)
         t1 = forget * A
         t2 = rate * (k * k)
-        tl.store(next_A_at + at_d, t1 + t2, mask=first & in_d)
+        if A_scales_at is not None:
+            store_small(next_A_at, at_d, t1 + t2, first & in_d, A_scales_at, None, drawn_at, drawn, 0)
+        else:
+            tl.store(next_A_at + at_d, t1 + t2, mask=first & in_d)
         t3 = tl.log(t1 + t2 + 1e-06)
         off = t3 - center
         k_S = tl.sum(k[:, None] * S, axis=0)
@@ -3258,7 +3284,13 @@ def step_kernel(
             :, None
         ] * (v - g * k_S)[None, :]
         t5 = g * S + t4
-        tl.store(next_S_at + at_d_e, tl.where(in_d[:, None], t5, 0.0), mask=in_d_e)
+        if A_scales_at is not None:
+            store_small(
+                next_S_at, at_d_e, tl.where(in_d[:, None], t5, 0.0), in_d_e, S_scales_at + at_d[:, None], in_d[:, None],
+                drawn_at, drawn, 1,
+            )
+        else:
+            tl.store(next_S_at + at_d_e, tl.where(in_d[:, None], t5, 0.0), mask=in_d_e)
         t6 = tl.sum(tl.where(in_d[:, None], q[:, None] * t5, 0.0), axis=0)
         tl.store(o_at + at_e, t6, mask=in_e)
 
@@ -3415,7 +3447,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "rate", "g", "forget", "center"), constants=(),
-            dims=("d", "e"), tiled="e", shared=True, held=(("d",), ("d", "e")), smallest=1,
+            dims=("d", "e"), tiled="e", shared=True, held=(("d",), ("d", "e")), smallest=1, scaled=("A", "S"),
         ),
     ),
     __name__,

@@ -133,6 +133,7 @@ from chunkform.runtime.chunk_kernels.elementwise_scan import (
     SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.indexing import segment_of
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole, with_heads
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -995,12 +996,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, gate_at, write_at, lam_at, h_at, next_h_at, y_at, rows_at, x_stride0, x_stride1, x_stride2,
-    gate_stride0, gate_stride1, gate_stride2, write_stride0, write_stride1, write_stride2, lam_stride0, lam_stride1,
-    h_stride0, h_stride1, next_h_stride0, next_h_stride1, y_stride0, y_stride1,
-    heads, x_group, gate_group, write_group, lam_group,
+    x_at, gate_at, write_at, lam_at, h_at, next_h_at, y_at, rows_at, h_scales_at, drawn_at,
+    x_stride0, x_stride1, x_stride2, gate_stride0, gate_stride1, gate_stride2,
+    write_stride0, write_stride1, write_stride2, lam_stride0, lam_stride1, h_stride0, h_stride1,
+    next_h_stride0, next_h_stride1, y_stride0, y_stride1, heads, x_group, gate_group, write_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // programs
@@ -1026,6 +1027,10 @@ def step_kernel(
         next_h_at = h_at
     else:
         next_h_at += batch * next_h_stride0 + head * next_h_stride1
+    if h_scales_at is not None:  # small numbers, and a scale for each of their rows
+        h_scales_at += row * heads + head
+    if drawn_at is not None:
+        drawn_at += row * heads + head
     for turn in tl.static_range(turns):
         tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
@@ -1037,8 +1042,13 @@ def step_kernel(
         gate = tl.load(gate_at + wide_d * gate_stride2, mask=in_d, other=0.0)
         write = tl.load(write_at + wide_d * write_stride2, mask=in_d, other=0.0)
         lam = tl.load(lam_at + wide_d * lam_stride1, mask=in_d, other=0.0)
+        if h_scales_at is not None:
+            h_scales = tl.load(h_scales_at)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
         h = h.to(tl.float32)
+        if h_scales_at is not None:
+            h = h * h_scales
         x = x.to(tl.float32)
         gate = gate.to(tl.float32)
         write = write.to(tl.float32)
@@ -1082,7 +1092,10 @@ def step_kernel(
             tl.log(1.0 + tl.exp(-tl.abs(t8))) * tl.exp(-tl.abs(t8)) / ((1.0 + tl.exp(-tl.abs(t8))) - 1.0),
         )
         t10 = h * a + x * tl.sigmoid(write) * tl.exp(0.5 * t9)
-        tl.store(next_h_at + at_d, tl.where(in_d, t10, 0.0), mask=in_d)
+        if h_scales_at is not None:
+            store_small(next_h_at, at_d, tl.where(in_d, t10, 0.0), in_d, h_scales_at, None, drawn_at, drawn, 0)
+        else:
+            tl.store(next_h_at + at_d, tl.where(in_d, t10, 0.0), mask=in_d)
         tl.store(y_at + at_d, t10, mask=in_d)
 
 
@@ -1227,7 +1240,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("x", "gate", "write", "lam"), constants=(), dims=("d",), tiled="d",
-            shared=False, held=(("d",),), smallest=1,
+            shared=False, held=(("d",),), smallest=1, scaled=("h",),
         ),
     ),
     __name__,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -107,6 +107,23 @@ class Operation:
         elif self.makes:
             for slot, x in zip(self.makes, found, strict=True):
                 slots[slot] = x
+
+
+class Quick:
+    """An operation whose tensors are those of slots, as they are, and which makes none: whatever is asked of them is known."""
+
+    def __init__(self, function: Callable[..., object], places: Sequence[int]) -> None:
+        self.function, self.places = function, tuple(places)
+
+    def __call__(self, slots: list[Tensor]) -> None:
+        self.function(*[slots[n] for n in self.places])
+
+
+def quick(step: Operation, wholes: Mapping[int, Part]) -> Operation | Quick:
+    """An operation as a `Quick` one, if it is one. `wholes`: how the tensors in slots are laid out."""
+    if step.makes or step.options or not all(type(x) is Part and wholes.get(x.slot) == x for x in step.args):
+        return step
+    return Quick(step.function, [x.slot for x in step.args])
 
 
 def _filled(x: Any, slots: list[Tensor]) -> Any:

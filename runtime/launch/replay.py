@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .cuda_driver import Kernels, hooked
 from .parallel_compile import compile_first
-from .recorder import Launch, Operation, Part, Unknown, Watch, watching
+from .recorder import Launch, Operation, Part, Unknown, Watch, quick, watching
 
 Flat = Sequence[Tensor | None]
 Pass = Callable[
@@ -172,7 +172,7 @@ class Recorded:
                 self.group.append(step)
             else:
                 self._end_group()
-                self.steps.append(step)
+                self.steps.append(quick(step, wholes))
         self.rooms += [wholes[slot] for slot in returned & watch.rooms - spans.keys()]
         self._end_group()
 

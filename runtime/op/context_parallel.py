@@ -111,11 +111,13 @@ def _kind(
     op: SharedOp, given: dict[str, Tensor | float], initial_state: States, options: tuple[bool, bool]
 ) -> tuple[Hashable, list[Tensor | None]]:
     """What calls have in common that need be looked at only once, and the tensors of this one; None where each is looked at."""
+    s = op.signature
     try:
-        tensors = [given[a.name] for a in op.signature.tensors] + states_of(op.signature, initial_state)
-        numbers = [(given[a.name], type(given[a.name])) for a in op.signature.constants]
+        tensors = [given[a.name] for a in s.tensors]
+        tensors += [None] * len(s.states) if initial_state is None else states_of(s, initial_state)
+        numbers = [(given[a.name], type(given[a.name])) for a in s.constants] if s.constants else ()
         kind = tensors[0].device.type
-        return (op, layouts(tensors), *options, autocast_dtype(kind), torch.is_grad_enabled(), *numbers), tensors
+        return (op, layouts(tensors), options, autocast_dtype(kind), torch.is_grad_enabled(), *numbers), tensors
     except (AttributeError, TypeError, RuntimeError, ChunkformError):  # something is wrong: the checks say what
         return None, []
 

@@ -23,17 +23,21 @@ from chunkform.errors import ArgumentError, BackendError, FallbackWarning
 
 from ..torch_form.recurrent import block_of, rows_of_tile, too_wide, warps_for
 from . import debugging
-from .arguments import FLOATS, Sizes, check_states, checked, states_of
-from .forward_mode import is_on, refuse_tangents
+from .arguments import FLOATS, Sizes, checked
+from .forward_mode import is_on
+from .look_ahead import heads_ahead
 from .passes import repeated
 from .results import result_type
 from .rows import kept_rows, read_rows, write_rows
 from .signature import Argument, Signature, States
+from .step_checks import check_inner, check_out, check_step_states, refuse_transforms
 
 PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
 TILE = 8192  # entries of the states that one program holds
 TILE_OF_SEVERAL = 4096  # of a program that takes several steps: one warp, whose sums wait for no other
 PER_WARP = 4096  # entries that a warp holds: 128 in each thread, so that few warps have to meet in a sum
+SMALL_ENTRIES = 8 * PER_WARP  # of a program that has a head's small numbers whole
+SMALL_PER_WARP = 2048  # entries of its warps: with 4096 registers spill, with 1024 more warps meet in each sum
 NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloat16, what memory moves at once
 HIGHEST = 65535  # programs along a grid's second axis
 PLANS = 1024  # kept at once; shapes change with the batch
@@ -54,13 +58,20 @@ class RowKernel:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a kernel is launched: its last arguments, the grid, the warps, and the scratch memory's shape."""
+    """How a kernel is launched: its last arguments, the grid, the warps, and the scratch memory's shape. optional: how many
+    pointers it takes that say which rows and steps are meant, and what else may be missing."""
 
     kernel: Any
     constexprs: tuple[int, ...]
     grid: tuple[int, int, int]
     warps: int
     scratch: tuple[int, ...] | None = None
+    optional: int = 0
+
+    def ahead(self, states: Sequence[Tensor]) -> int:
+        """How many heads ahead programs bring states into the cache; 0 where they don't."""
+        *_, programs, turns, flat = self.constexprs
+        return heads_ahead(states, programs) if states and turns == 1 and not flat else 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class StepKernel:
 
     reads: the arguments that it takes, in order. held: the dims of what fills its registers. tiled: the dim that is cut into
     tiles. shared: some state lacks that dim, so that the tiles of a head can't run side by side while it is updated in place.
+    scaled: the states that may be small numbers, with a scale for each row.
     """
 
     kernel: Any
@@ -80,11 +92,14 @@ class StepKernel:
     shared: bool
     held: tuple[tuple[str, ...], ...]
     smallest: int = 1
+    scaled: tuple[str, ...] = ()
     rows: RowKernel | None = None
 
-    def cut(self, sizes: dict[str, int], inplace: bool, deterministic: bool = False) -> Cut:
-        """The launch: size and block of each dim, programs of a head, turns, is the grid flat, in place; then slots and block
-        of rows."""
+    def cut(
+        self, sizes: dict[str, int], inplace: bool, deterministic: bool = False, states: Sequence[Tensor] = ()
+    ) -> Cut:
+        """The launch: size and block of each dim, programs of a head, turns, is the grid flat, in place; then how many heads
+        ahead `states` are brought into the cache, or slots and block of rows."""
         blocks, tiles = self.tiles(sizes, deterministic)
         cut = self._cut(self.kernel, sizes, blocks, tiles, self.shared and inplace)
         constexprs = (*cut.constexprs, inplace)
@@ -94,23 +109,44 @@ class StepKernel:
             scratch = (sizes["B"] * sizes["H"], self.rows.slots, sizes[self.rows.row] + sizes[self.rows.column])
             more = (self.rows.slots, block)
             return Cut(self.rows.kernel, (*constexprs, *more), cut.grid, warps_for(block * width), scratch)
-        return replace(cut, constexprs=constexprs)
+        return replace(cut, constexprs=(*constexprs, cut.ahead(states)), optional=self.optional)
 
-    def cut_several(
-        self, sizes: dict[str, int], yields: bool, keeps: bool, ends: bool, deterministic: bool = False
-    ) -> Cut | None:
+    def cut_small(self, sizes: dict[str, int], states: Sequence[Tensor] = ()) -> Cut | None:
+        """The launch of one step in place, of states that are small numbers: a program has those of a head whole. None where
+        these are too many, or where no state has rows."""
+        blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
+        if not self.scaled or self.entries(blocks) > SMALL_ENTRIES:
+            return None
+        cut = self._cut(self.kernel, sizes, blocks, 1, False, SMALL_PER_WARP)
+        constexprs = (*cut.constexprs, True, cut.ahead(states))
+        return replace(cut, constexprs=constexprs, optional=self.optional)
+
+    @property
+    def optional(self) -> int:
+        """Pointers of one step's kernel that may be missing: of rows, of scales, and of counts of steps."""
+        return 1 + (len(self.scaled) + 1 if self.scaled else 0)
+
+    def cut_several(self, sizes: dict[str, int], yields: bool, keeps: bool, ends: bool) -> Cut | None:
         """The launch of several steps, of B sequences; None where the states are too wide to be held."""
-        blocks, tiles = self.tiles(sizes, deterministic, TILE_OF_SEVERAL)
+        blocks, tiles = self.tiles(sizes, False, TILE_OF_SEVERAL)
         if self.rows is not None and too_wide(self.entries(blocks)):
             return None
         cut = self._cut(self.several, sizes, blocks, tiles, self.shared and (keeps or ends))
         return replace(cut, constexprs=(*cut.constexprs, yields, keeps, ends))
 
-    def _cut(self, kernel: object, sizes: dict[str, int], blocks: dict[str, int], tiles: int, in_turns: bool) -> Cut:
+    def _cut(
+        self,
+        kernel: object,
+        sizes: dict[str, int],
+        blocks: dict[str, int],
+        tiles: int,
+        in_turns: bool,
+        per_warp: int = 0,
+    ) -> Cut:
         batch, heads = sizes["B"], sizes["H"]
         turns = tiles if in_turns else 1
         programs = tiles // turns
-        warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
+        warps = min(16, 1 << max(0, (self.entries(blocks) // (per_warp or PER_WARP)).bit_length() - 1))
         flat = batch > HIGHEST
         grid = (batch * heads * programs, 1, 1) if flat else (heads * programs, batch, 1)
         return Cut(kernel, (*(n for d in self.dims for n in (sizes[d], blocks[d])), programs, turns, flat), grid, warps)
@@ -156,7 +192,7 @@ class Step:
         self.result = result_type(f"{signature.name}.step", (*(n for n, _ in signature.outputs), "state"))
         self._tensors = [a.name for a in once if a.kind != "constant"]
         self._constants = {a.name: a.default for a in once if a.kind == "constant"}
-        self._plans: dict[Any, _Plan] = {}
+        self._plans: dict[Any, Plan] = {}
         self.launches: dict[Any, Launch | None] = {}  # of several steps; None where a GPU doesn't hold them
 
     def __call__(
@@ -201,11 +237,8 @@ class Step:
         except (AttributeError, RuntimeError):  # something isn't a tensor, or has no memory: the checks say what
             key = plan = None
         if plan is None:
-            plan = self._plan(states, given, inplace, outs, backend, deterministic, rows)
-            if not exporting:  # whose sizes may be symbols
-                if len(self._plans) >= PLANS:
-                    self._plans.clear()
-                self._plans[key] = plan
+            make = lambda: self._plan(states, given, inplace, outs, backend, deterministic, rows)  # noqa: E731
+            plan = make() if exporting else self.plan_of(key, make)  # an export's sizes may be symbols
         if torch.is_grad_enabled() and any(x.requires_grad for x in every):
             raise ArgumentError(
                 f"{self.signature.name} has no gradient, but an argument requires one: decode under torch.no_grad(), or use "
@@ -218,6 +251,16 @@ class Step:
         constants: dict[str, Any] = {n: x if given[n] is None else given[n] for n, x in self._constants.items()}
         plan.run(tensors, constants, states, following, outs, rows)
         return self.result(*outs, following[0] if len(following) == 1 else tuple(following))
+
+    def plan_of(self, key: object, make: Callable[[], Plan]) -> Plan:
+        """The plan for calls of one kind, made at the first of them."""
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = make()
+            if len(self._plans) >= PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
 
     def keep(self, key: tuple[object, ...], launch: Launch | None) -> Launch | None:
         """The launch, which calls of this kind find in `launches`."""
@@ -256,7 +299,7 @@ class Step:
         asked: str | None,
         deterministic: bool,
         rows: Tensor | None,
-    ) -> _Plan:
+    ) -> Plan:
         """What to do with arguments like these, all of which are checked."""
         tensors, _, sizes = self._checked(given, states)
         if rows is not None and rows.shape[0] != sizes["B"]:
@@ -276,10 +319,12 @@ class Step:
                     )
         originals = [given[n] for n in self._tensors]
         backend = backend_of(self, asked, [*originals, *states, *outs])
-        plan = _Plan(self, sizes["H"], shapes, like.dtype, like.device, deterministic)
+        plan = Plan(self, sizes["H"], shapes, like.dtype, like.device, deterministic)
         if backend == "triton":
             check_inner(self.signature, {"state": states, "out": outs})
-            plan.launch = _launch(self, sizes, originals, states, outs, inplace, deterministic)
+            assert self.kernel is not None
+            cut = self.kernel.cut(sizes, inplace, deterministic, states)
+            plan.launch = launch_step(self, sizes, originals, states, outs, inplace, cut)
         return plan
 
     def _checked(
@@ -316,7 +361,7 @@ class _Once(Argument):
 
 
 @dataclass
-class _Plan:
+class Plan:
     """One kind of call: the shapes of outputs, their dtype and device, and the launch, where there is one."""
 
     step: Step
@@ -389,7 +434,8 @@ class Launch:
     ready: Callable[..., None] | None = None
 
     def __call__(self, tensors: list[Tensor], constants: dict[str, float], places: tuple[Tensor | None, ...]) -> None:
-        """places: the tensors of integers that say which rows and steps are meant, None where all are."""
+        """places: the tensors of integers that say which rows and steps are meant, None where all are; then what else the kernel
+        may be given."""
         if 0 in self.cut.grid:
             return
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
@@ -403,7 +449,7 @@ class Launch:
         pointers: list[Tensor | None] = [tensors[i] for i in self.order]
         if self.cut.scratch is not None:
             pointers.append(torch.empty(self.cut.scratch, dtype=torch.float32, device=self.device))
-        pointers += places
+        pointers += [*places, *[None] * (self.cut.optional - len(places))]
         if self.ready is not None:
             self.ready(*[None if x is None else x.data_ptr() for x in pointers], *self.strides, *numbers, *self.fixed)
             return
@@ -413,15 +459,16 @@ class Launch:
             self.ready = compiled[self.cut.grid]
 
 
-def _launch(
+def launch_step(
     step: Step,
     sizes: dict[str, int],
     tensors: list[Tensor],
     states: list[Tensor],
     outs: list[Tensor],
     inplace: bool,
-    deterministic: bool,
+    cut: Cut,
 ) -> Launch:
+    """One step's kernel."""
     kernel = step.kernel
     assert kernel is not None
     read = [step._tensors.index(n) for n in kernel.reads]
@@ -435,7 +482,6 @@ def _launch(
     for n, (_, axes) in enumerate(step.signature.outputs):
         own = math.prod(sizes[d] for d in axes)
         strides += outs[n].stride()[:2] if outs else (heads * own, own)
-    cut = kernel.cut(sizes, inplace, deterministic)
     return launch_of(step, cut, read, strides, (heads, *groups), tensors[0].device)
 
 
@@ -476,61 +522,6 @@ def _look(
 
 def listed(x: object) -> list[Tensor]:
     return [] if x is None else list(x) if isinstance(x, tuple | list) else [x]
-
-
-# --- checks beside those of the op ----------------------------------------------------------------------------------
-
-
-def refuse_transforms(name: str, tensors: Sequence[object]) -> None:
-    """Refuse what a launch by address, and a state that is written to, know nothing of."""
-    refuse_tangents(name, tensors)
-    if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
-        raise ArgumentError(f"{name} takes no transforms of functorch (vmap, grad): use the op itself, on one step")
-
-
-def check_step_states(
-    signature: Signature, states: Sequence[object], tensors: dict[str, Tensor], sizes: dict[str, int]
-) -> None:
-    """The same as of an op's initial states, which are called otherwise. A pool is only looked at: a copy of it takes long."""
-    try:
-        check_states(signature, states_of(signature, list(states)), sizes, None, next(iter(tensors.values())))
-    except ArgumentError as error:
-        raise ArgumentError(str(error).replace("initial_state", "state")) from None
-
-
-def check_out(
-    signature: Signature,
-    outs: Sequence[object],
-    shapes: list[tuple[int, ...]],
-    like: Tensor,
-    lead: tuple[str, ...] = ("B", "H"),
-) -> None:
-    if outs and len(outs) != len(shapes):
-        names = ", ".join(n for n, _ in signature.outputs)
-        raise ArgumentError(f"{signature.name}: out must hold {len(shapes)} tensors ({names}), got {len(outs)}")
-    for x, (name, dims), shape in zip(outs, signature.outputs, shapes, strict=False):
-        what = f"{signature.name}: out" + (f" of {name}" if len(shapes) > 1 else "")
-        layout = f"[{', '.join((*lead, *dims))}] = {list(shape)}"
-        if not isinstance(x, Tensor):
-            raise ArgumentError(f"{what} must be a tensor {layout}, got {type(x).__name__}")
-        if tuple(x.shape) != shape or x.dtype != like.dtype or x.device != like.device:
-            raise ArgumentError(
-                f"{what} must be {layout} in {like.dtype} on {like.device}, got {list(x.shape)} in {x.dtype} on {x.device}"
-            )
-
-
-def check_inner(signature: Signature, groups: dict[str, list[Tensor]], lead: int = 2) -> None:
-    """The kernel takes states and outputs with any strides over B and H, the `lead` axes, and contiguous within."""
-    for what, tensors in groups.items():
-        for x in tensors:
-            expected = 1
-            for n, stride in zip(reversed(x.shape[lead:]), reversed(x.stride()[lead:]), strict=True):
-                if n != 1 and stride != expected:
-                    raise ArgumentError(
-                        f"{signature.name}: {what} must be contiguous in the axes after B and H, got the shape "
-                        f"{list(x.shape)} with strides {list(x.stride())}"
-                    )
-                expected *= n
 
 
 def backend_of(step: Step, asked: str | None, tensors: list[Tensor]) -> str:

@@ -20,13 +20,14 @@ from chunkform.errors import ArgumentError
 
 from . import debugging
 from .arguments import check_call, one_of
-from .decode import Given, Step, check_inner, check_out, check_step_states, listed, refuse_transforms
+from .decode import Given, Step, listed
 from .forward_mode import is_on
 from .pools import as_given, into_rows, pools_of, rows_of_small
 from .results import Results, result_type
 from .rows import checked_rows, told, write_rows
 from .several import Places, Writes, holds, input_bytes, several_steps, state_bytes
 from .small_states import SmallPool
+from .step_checks import check_inner, check_out, check_step_states, refuse_transforms
 
 Options: TypeAlias = "dict[str, Any]"  # as they were given, before they are checked
 OPTIONS = ("state_indices", "out", "keep", "state_dtype", "backend")

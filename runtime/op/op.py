@@ -142,9 +142,7 @@ class Op:
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
             if backend is not None or precision != "default":
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor precision")
-            from .context_parallel import run
-
-            *outputs, last = run(
+            *outputs, last = _over_ranks()(
                 self, given, initial_state, output_final_state, cu_seqlens, context_parallel, deterministic
             )
             return s.result()(*outputs, _stored(last, state_dtype))
@@ -201,6 +199,14 @@ class Op:
             raise BackendError(
                 f"{name}: cu_seqlens: the {backend} backend of this op takes no packed sequences yet; use backend='torch'"
             )
+
+
+@functools.cache
+def _over_ranks() -> Callable[..., Results]:
+    """A call on a sequence whose segments lie on several ranks; loaded when it is first wanted."""
+    from .context_parallel import run
+
+    return run
 
 
 def served_call(op: Op, plain: Public, arguments: tuple[object, ...], options: dict[str, object]) -> Results:

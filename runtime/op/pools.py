@@ -18,11 +18,12 @@ from torch import Tensor
 from chunkform.errors import ArgumentError
 
 from .arguments import check_dense
-from .decode import Given, Step
+from .decode import Given, Step, listed
 from .results import Public, Results
 from .rows import checked_rows, kept_rows, read_rows, told, write_rows
 from .signature import Signature
 from .small_states import SmallPool
+from .small_step import step_in_kernel
 
 
 def step_in_pool(op: Step, step: Public, arguments: tuple[object, ...], options: Mapping[str, object]) -> Results:
@@ -46,11 +47,14 @@ def step_in_pool(op: Step, step: Public, arguments: tuple[object, ...], options:
     pool = found["state"]
     if isinstance(pool, SmallPool):
         rows = rows_of_small(name, op.signature, pool, rows)
-        states = pool.read(rows)
         into = found.pop("out", None)
         if found.get("state_dtype") is not None:
             raise ArgumentError(f"{name}: a SmallPool has its own dtype: state_dtype must be left out")
         how = found.get("backend"), found.get("deterministic", False)
+        made = step_in_kernel(op, pool, values_of(op, found), rows, listed(into), *how)
+        if made is not None:
+            return op.result(*made, pool)
+        states = pool.read(rows)
         *outputs, _ = op(as_given(states), values_of(op, found), True, None, None, *how)
         pool.write(rows, states)
         return op.result(*into_rows(outputs, rows, into), pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -89,7 +90,7 @@ class Parallel(torch.autograd.Function):
         return None, None, *task.gradients((*known, *gradients))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Task:
     """A backward pass. The names of what entered, and of what was saved, None where the forward pass is computed again. `alike`:
     how many of its tensors are laid out alike in all calls of this kind."""
@@ -137,7 +138,7 @@ class _Backward(torch.autograd.Function):
 
 def results_of(job: Job, group: Group, tensors: Flat) -> tuple[list[Tensor | None], Any]:
     """As `_forward`, or a replay of it."""
-    return _exchanging(job, group, "forward", tensors, lambda flat: _forward(job, group, flat))
+    return _exchanging(job, group, "forward", tensors, functools.partial(_forward, job, group))
 
 
 def _exchanging(

@@ -4,7 +4,8 @@
     o, _ = gated_delta_rule.step(pool, q=q, .., state_indices=rows)
 
 A number is rounded up with the probability of how far up it lies, so that what is rounded away adds up to nothing on average.
-Rows are read into float32, and written back: in torch, around the step, which gathers and scatters them.
+On a GPU a step's kernel reads and writes int8 and float8 itself (`small_step.py`). Elsewhere rows are read into float32, and
+written back: in torch, around the step, which gathers and scatters them.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ class Small:
 class SmallPool:
     """Pools of all states of an op, in the place of tensors: for a step, and a prefill, with `state_indices`.
 
-    stochastic: rounded at random, with torch's own random numbers; else to the nearest, which drifts.
+    stochastic: rounded at random, with torch's own random numbers, or in a kernel with numbers that follow from `drawn`, [P, H],
+    a count that begins at random and goes on with each step; else to the nearest, which drifts.
     """
 
     states: tuple[Small, ...]
     stochastic: bool = True
+    drawn: Tensor | None = None
 
     @classmethod
     def zeros(
@@ -67,14 +70,17 @@ class SmallPool:
             raise ArgumentError(
                 f"SmallPool: dtype must be torch.int8, torch.float8_e4m3fn or torch.bfloat16, got {dtype}"
             )
-        made = []
+        made: list[Small] = []
         for _, axes in op.states:  # type: ignore[attr-defined]
             kind = dtype if axes else torch.float32
             shape = (rows, heads, *(dims[d] for d in axes))
             scaled = kind in LARGEST
             numbers = torch.zeros(shape, device=device).to(kind)
             made.append(Small(numbers, torch.zeros((*shape[:-1], 1), device=device) if scaled else None))
-        return cls(tuple(made), stochastic)
+        drawn = None
+        if stochastic and any(s.scales is not None for s in made):
+            drawn = torch.randint(0, 1 << 31, (rows, heads), dtype=torch.int32, device=device)
+        return cls(tuple(made), stochastic, drawn)
 
     def __len__(self) -> int:
         return int(self.states[0].numbers.shape[0])
@@ -82,8 +88,8 @@ class SmallPool:
     @property
     def bytes(self) -> int:
         """Of all rows."""
-        parts = [x for s in self.states for x in (s.numbers, s.scales) if x is not None]
-        return sum(x.numel() * x.element_size() for x in parts)
+        parts = [self.drawn, *(x for s in self.states for x in (s.numbers, s.scales))]
+        return sum(x.numel() * x.element_size() for x in parts if x is not None)
 
     def read(self, rows: Tensor) -> list[Tensor]:
         """The states of these rows in float32, zero for padding."""

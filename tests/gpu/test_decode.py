@@ -1,6 +1,8 @@
 """The decoding step on a GPU: against the oracle, after a prefill by the op, in a CUDA graph, and its bandwidth."""
 
+import contextlib
 import importlib
+from collections import Counter
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from shared.step_calls import arguments, at, grouped, part, step_of
 from chunkform.codegen.checking.accuracy import AMPLIFIED, relative_error
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.runtime.op.small_states import LARGEST, SmallPool, small
 from chunkform.spec.language import Recurrence, catalogue
 
 NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]
@@ -23,6 +26,16 @@ def op(name: str):
 
 def listed(x):
     return x if isinstance(x, tuple) else (x,)
+
+
+@contextlib.contextmanager
+def kernels_seen():
+    """How often each kernel runs meanwhile, by its name."""
+    found: Counter[str] = Counter()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        yield found
+        torch.cuda.synchronize()
+    found.update({x.key: x.count for x in seen.key_averages() if "kernel" in x.key and not x.key.startswith("cu")})
 
 
 def error(found: torch.Tensor, value: torch.Tensor) -> float:
@@ -103,6 +116,39 @@ def test_rows_of_a_pool_and_drafts_from_them(name, dtype):
             for row, n in ((5, 2), (2, 0), (0, 3)):
                 assert error(x[row], states[n][i][row]) < BOUND[dtype]
             assert torch.equal(x[[1, 3, 4, 6]], pool[i][[1, 3, 4, 6]])
+
+
+@pytest.mark.parametrize("dtype", list(LARGEST), ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize("name", [n for n in NAMES if op(n).step.__globals__["OP"].step.kernel.scaled])
+def test_a_step_between_rows_of_small_numbers(name, dtype):
+    """One kernel reads and rounds them: outputs are those of the states that the rows stand for; to the nearest, numbers are
+    those that torch rounds the states after the step to, but where these lie between two; and at random they are neighbours."""
+    tensors, constants = arguments(name, 4, 1, 4, SIZES)
+    now, call = at(name, on_gpu(tensors), 0), op(name)
+    rows = torch.tensor([5, -1, 2, 0], device="cuda", dtype=torch.int32)
+    real, others = [0, 2, 3], [1, 3, 4, 6]
+    *_, start = call.step(None, **now, **constants)
+    every = torch.arange(7, device="cuda")
+    for stochastic in (False, True):
+        pool = SmallPool.zeros(call, 7, 4, SIZES, dtype, "cuda", stochastic)
+        pool.write(every, [x[torch.tensor([0, 1, 2, 3, 0, 2, 1])] for x in listed(start)])
+        before, own = pool.read(every), pool.read(rows)
+        *wanted, after = call.step(tuple(own), **now, **constants)
+        with kernels_seen() as seen:
+            *found, _ = call.step(pool, **now, **constants, state_indices=rows)
+        assert seen["step_kernel"] == 1 and seen.total() <= 1 + len(found), seen  # and what fills outputs with zeros
+        assert all(error(x[real], y[real]) < 1e-5 and not x[1].any() for x, y in zip(found, wanted, strict=True))
+        for s, x, y, z in zip(pool.states, pool.read(every), listed(after), before, strict=True):
+            assert torch.equal(x[others], z[others])
+            numbers, scales = small(y, s.numbers.dtype, False)
+            if scales is None:
+                assert error(x[[5, 2, 0]], y[real]) < 1e-5
+                continue
+            assert error(s.scales[[5, 2, 0]], scales[real]) < 1e-5
+            places = [z[i].view(torch.int8).int() for z, i in ((s.numbers, [5, 2, 0]), (numbers, real))]
+            far = (places[0] - places[1]).abs()  # neighbours of float8 are one apart as integers, too
+            crossing = (s.numbers[[5, 2, 0]].float() * numbers[real].float()) <= 0
+            assert ((far <= 1) | crossing).all() and (stochastic or (far > 0).float().mean() < 1e-3)
 
 
 @pytest.mark.parametrize("inplace", [True, False])

@@ -102,7 +102,7 @@ def test_drafts_are_rounded_when_they_are_taken_over(name, keep, dtype):
 def test_bytes_and_mistakes():
     call = op("gated_delta_rule")
     pool = SmallPool.zeros(call, 10, H, {"d": 64, "e": 64})
-    assert len(pool) == 10 and pool.bytes == 10 * H * 64 * (64 + 4)
+    assert len(pool) == 10 and pool.bytes == 10 * H * (64 * (64 + 4) + 4)  # and a count for each row and head
     with pytest.raises(ArgumentError, match=r"dtype must be torch.int8, .* got torch.int16"):
         SmallPool.zeros(call, 10, H, SIZES, torch.int16)
     tensors, _ = arguments("gated_delta_rule", 2, 1, H, SIZES)

@@ -2,7 +2,8 @@
 
 A dim is cut where nothing sums over it, neither an update nor an output: then the tiles never need each other, and one launch
 does all. A state without that dim is read by every tile. Where it is updated in place, the tiles of a head take turns in one
-program (`shared`), so that none reads what another has written.
+program (`shared`), so that none reads what another has written. Where states are small numbers (`small.py`), a program has the
+whole of a head's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ..names import tensors
 from ..rows import RowStatements, row_plan
 from ..rows_form import over_rows, rows_kernel, rows_launch, rows_step
 from ..tiling import OWN, WHOLE, tiling
-from .places import one_step
+from .places import later_row, later_states, one_step
+from .small import SmallStates
 
 
 def step_kernel(c: Compiled) -> dict[str, Any]:
@@ -29,6 +31,7 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
     nodes: dict[str, Node] = {**p.updates, **{f"out {n}": x for n, x in k.tiling.outputs.items()}}
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
     reads, inputs, states, outputs = _pointers(k, read)
+    small = SmallStates(k)
     early: list[Statement] = []
     loads: list[Statement] = []
     settled: list[Statement] = []
@@ -36,7 +39,7 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
         name = k.names.of("state", s.name)
         whole = k.tiling.dim is not None and k.kind(s.axes) == WHOLE
         (early if whole else loads).append(let(name, k.raw(Name(states[s.name][0].name), s.axes)))
-        settled.append(let(name, k.value(Name(name))))
+        settled += [let(name, k.value(Name(name))), *small.widened(s.name, name)]
     for v, x in zip(reads, inputs, strict=True):
         name = k.names.of(v.kind, v.name)
         loads.append(let(name, k.raw_strided(x)))
@@ -46,16 +49,20 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
     body: list[Statement] = [*made]
     for s in p.states:
         value = results[s.name]
-        body.insert(_known(body, value), k.store(Name(states[s.name][1].name), s.axes, value, k.kind(s.axes)))
+        stored = k.store(Name(states[s.name][1].name), s.axes, value, k.kind(s.axes))
+        body.insert(_known(body, value), small.stored(s.name, stored))
     body += [
         k.store(Name(x.name), axes, results[f"out {n}"], k.tiling.kinds[n])
         for (n, axes), x in zip(p.output_axes.items(), outputs, strict=True)
     ]
     # everything is on its way before the first thing is waited for; states first, as they take longest
-    body = [*loads, Barrier(), *settled, *body]
-    f = one_step(k, _moves(k, inputs, states, outputs), early, body)
+    later = later_states(k, {n: old for n, (old, _) in states.items()})
+    body = [*loads, *small.loads(), Barrier(), *later, *settled, *body]
+    moves = [*_moves(k, inputs, states, outputs), *small.moves(), *([later_row()] if later else [])]
+    f = one_step(k, moves, early, body, small=small.pointers)
     return k.launch(f) | {
         "reads": [v.name for v in reads],
+        "scaled": list(small.axes),
         "shared": k.tiling.dim is not None and any(k.kind(s.axes) == WHOLE for s in p.states),
         "held": [tuple(dim_of(a) for a in axes) for axes in _matrices(c)],
     }

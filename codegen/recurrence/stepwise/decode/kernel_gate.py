@@ -145,8 +145,8 @@ def _launch(
     whole = any(k.kind(s.axes) == WHOLE for s in k.c.step.states)
     turns = tiles_of(k) if writes and whole else 1
     programs = tiles_of(k) // turns
-    arguments: Arguments = {n: laid.tensor for n, laid in memory.items()}
-    arguments |= numbers(k, x, memory) | {"programs": programs, "turns": turns, "flat": call.flat}
+    arguments: Arguments = dict.fromkeys(f.optional) | {n: laid.tensor for n, laid in memory.items()}
+    arguments |= numbers(k, x, memory) | {"programs": programs, "turns": turns, "flat": call.flat, "ahead": 0}
     arguments |= {"rows_at": _tensor(call.rows), **given}
     batch, heads = len(x.case.lengths), x.case.heads * programs
     launch(f, batch * heads if call.flat else heads, arguments, rows=1 if call.flat else batch)

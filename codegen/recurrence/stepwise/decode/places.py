@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ....ir.code import Items, Load, Name, call
-from ....ir.kernel_ir import Body, For, If, KernelFunction, Let, Parameter, Return, Statement, let
-from ..kernel import Kernel
+from ....ir.code import Items, Load, Name, call, summed
+from ....ir.kernel_ir import Body, Do, For, If, KernelFunction, Let, Parameter, Return, Statement, let
+from ..kernel import Kernel, Pointer, count_of
 from ..loops import Rows
 
+AHEAD = "what a later program loads is brought into the L2 cache meanwhile"
 PACKED = "packed: a program has one sequence, whose place it reads"
 PADDING = "the state's row of a pool; of padding, whose row is below 0, nothing is touched"
 
@@ -19,8 +20,10 @@ def one_step(
     before: Sequence[Statement],
     body: Sequence[Statement],
     rows: Rows | None = None,
+    small: Sequence[str] = (),
 ) -> KernelFunction:
-    """The kernel of one step: pointers are moved, and each tile takes its turn after what all turns share."""
+    """The kernel of one step: pointers are moved, and each tile takes its turn after what all turns share. `small`: the pointers
+    that are given where states are small numbers."""
     tile = f" and a tile of {k.tiling.dim}" if k.tiling.dim else ""
     how = " over blocks of the states' rows" if rows else ""
     return _kernel(
@@ -28,9 +31,9 @@ def one_step(
         "step_rows_kernel" if rows else "step_kernel",
         f"Each program: one batch entry and head{tile}, one step{how}.",
         (*_place(), *moves, *_turns(k, before, body)),
-        ("rows_at",),
+        ("rows_at", *small),
         (),
-        (("programs", "turns", "flat", "inplace"), *([("slots", "block_row")] if rows else [])),
+        (("programs", "turns", "flat", "inplace", *(["slots", "block_row"] if rows else ["ahead"])),),
     )
 
 
@@ -87,6 +90,31 @@ def _place() -> Iterable[Statement]:
     )
     pooled = (let("row", call("tl.cast", Load(Name("rows_at") + batch), "tl.int64")), If(Name("row") < 0, (Return(),)))
     yield If(Name("rows_at").given, pooled, (let("row", batch),), note=PADDING)
+
+
+def later_row() -> If:
+    """Which row of a pool, and which head, a program has that comes `ahead` heads later; below 0 where there is none."""
+    found = call("row_ahead", "rows_at", "batch", "head", "heads", "ahead")
+    return If(Name("ahead") > 0, (Let(("later_row", "later_head"), found),), note=AHEAD)
+
+
+def later_states(k: Kernel, states: Mapping[str, Pointer]) -> list[Statement]:
+    """That program's part of what matrices it loads."""
+    moved = ((Name("later_row") - "row"), (Name("later_head") - "head"))
+    parts = [
+        Do(
+            call(
+                "prefetch",
+                summed(Name(x.name), *(by * n for by, n in zip(moved, x.strides, strict=False))),
+                count_of(x.axes),
+                "programs",
+                "later_row",
+            )
+        )
+        for x in states.values()
+        if len(x.axes) > 1
+    ]
+    return [If(Name("ahead") > 0, tuple(parts))] if parts else []
 
 
 def _sequence() -> Iterable[Statement]:

@@ -19,6 +19,8 @@ from .kernel_gate import gate_step, gate_steps
 from .several import several_steps
 
 MODULES = {  # the runtime modules whose names the text may use
+    "chunkform.runtime.chunk_kernels.prefetch": "prefetch row_ahead",
+    "chunkform.runtime.chunk_kernels.small_numbers": "drawn_before store_small",
     "chunkform.runtime.op.decode": "RowKernel Step StepKernel",
     "chunkform.runtime.torch_form.recurrent": "computed_in",
     "chunkform.runtime.torch_form.chunks": "dtype_of",
@@ -64,6 +66,7 @@ def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:
         "shared": k["shared"],
         "held": k["held"],
         "smallest": k["smallest"],
+        "scaled": k["scaled"],
     }
     return f"StepKernel(step_kernel, steps_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())}{wide})"
 

@@ -23,6 +23,8 @@ from chunkform.codegen.recurrence.stepwise.decode import MODULES, decoding, publ
 from chunkform.runtime.op import decode
 from chunkform.runtime.op.drafts import commit, draft
 from chunkform.runtime.op.several import Places, Writes, several_steps
+from chunkform.runtime.op.small_states import LARGEST, SmallPool, small
+from chunkform.runtime.op.small_step import step_in_kernel
 
 POOLED = 22  # so many are tried in a pool, to save time
 SQUARE = {"sherman_morrison"}  # which lives near a positive matrix
@@ -160,6 +162,72 @@ def packed(name: str) -> float:
     return max(error(x, y) for x, y in zip(*found, strict=True))
 
 
+def small_states(name: str) -> float:
+    """The largest relative error of a step between rows of small states, rounded to the nearest, beside the same step of the
+    states that the rows stand for; and how many numbers, as a share, aren't those that they are rounded to."""
+    step, c = op_of(name)
+    inner, worst = step.step.__globals__["OP"].step, 0.0
+    tensors, constants = arguments(name, 3, 2, 2, SIZES, seed=3)
+    now = {**at(name, tensors, 0), **constants}
+    given = {v.name: now[("log_" if v.is_decay else "") + v.name] for v in c.step.variables}
+    rows = torch.tensor([4, -1, 1], dtype=torch.int32)
+    sizes = {d: SIZES.get(d, 4) for _, own in inner.signature.states for d in own}
+    for dtype in LARGEST:
+        pool = SmallPool.zeros(inner.signature, 6, 2, sizes, dtype, stochastic=False)
+        pool.write(torch.arange(6), started_rows(c))
+        before, own = pool.read(torch.arange(6)), pool.read(rows)
+        *wanted, after = step.step(own, **now, backend="triton")
+        found = step_in_kernel(inner, pool, given, rows, [], "triton", False)
+        assert found is not None, f"{name}: the kernel doesn't take {dtype}"
+        worst = max([worst, *(error(x[[0, 2]], y[[0, 2]]) for x, y in zip(found, wanted, strict=True))])
+        assert not any(x[1].any() for x in found), "padding"
+        for x, y, z, s in zip(pool.read(torch.arange(6)), _listed(after), before, pool.states, strict=True):
+            assert torch.equal(x[[0, 2, 3, 5]], z[[0, 2, 3, 5]]), "other rows were touched"
+            numbers, scales = small(y, s.numbers.dtype, False)
+            if scales is None:
+                worst = max(worst, error(x[[4, 1]], y[[0, 2]]))
+                continue
+            worst = max(worst, error(s.scales[[4, 1]], scales[[0, 2]]))
+            other = s.numbers[[4, 1]].float() != numbers[[0, 2]].float()
+            worst = max(
+                worst, other.float().mean().item() / 1000
+            )  # where a number lies between two, rounding may differ
+    return worst
+
+
+def started_rows(c: Compiled) -> list[torch.Tensor]:
+    """States of six rows, near the spec's own."""
+    shapes = [(6, 2, *(SIZES.get(dim_of(a), 4) for a in s.axes)) for s in c.step.states]
+    return [0.1 * torch.randn(x) + (torch.eye(x[-1]) if c.name in SQUARE else 0.0) for x in shapes]
+
+
+def at_random() -> dict[str, float]:
+    """How far the mean of what many rows are rounded to is from what it should be, in steps of a row's grid, in each dtype."""
+    name, count = "lightning_attention", 64
+    step, c = op_of(name)
+    inner, found = step.step.__globals__["OP"].step, {}
+    tensors, _ = arguments(name, 1, 1, 2, SIZES, seed=3)
+    now = {n: x.expand(count, *x.shape[1:]) for n, x in at(name, tensors, 0).items()}
+    given = {v.name: now[("log_" if v.is_decay else "") + v.name] for v in c.step.variables}
+    rows = torch.arange(count, dtype=torch.int32)
+    for dtype in LARGEST:
+        pool = SmallPool.zeros(inner.signature, count + 1, 2, SIZES, dtype)
+        same = 0.1 * torch.randn(1, 2, SIZES["d"], SIZES["e"])
+        pool.write(torch.arange(count + 1), [same.expand(count + 1, -1, -1, -1)])
+        for s in pool.states:
+            s.numbers.view(torch.uint8)[:] = s.numbers[:1].view(torch.uint8).clone()
+        drawn = pool.drawn.clone()
+        *_, exact = step.step(pool.read(rows)[0], **now)
+        assert step_in_kernel(inner, pool, given, rows, [], "triton", False) is not None
+        assert torch.equal(pool.drawn[:count], drawn[:count] + 1) and torch.equal(pool.drawn[count], drawn[count])
+        far = (pool.read(rows)[0].mean(0) - exact[0]).abs()
+        unit = pool.states[0].scales[0] if dtype == torch.int8 else exact[0].abs() / 8
+        found[f"{dtype} at random"] = float((far / unit).max())
+        again = pool.states[0].numbers[:count].float()
+        found[f"{dtype} alike"] = float((again == again[:1]).all(0).float().mean())
+    return found
+
+
 def _apart(found, wanted) -> float:
     return sum(float((x - y).abs().max()) for x, y in zip(found, wanted, strict=True))
 
@@ -179,7 +247,9 @@ def main(names: list[str]) -> dict[str, float]:
         if i % pooled == 0:
             report[f"{name} in a pool"] = in_pool(name, narrow=i % 2 == 0)
             report[f"{name} packed"] = packed(name)
-    return report
+            if any(s.axes for s in step_of(name).states):
+                report[f"{name} in small numbers"] = small_states(name)
+    return report | (at_random() if "lightning_attention" in names else {})
 
 
 if __name__ == "__main__":

@@ -39,3 +39,16 @@ def test_rows_of_a_pool_and_drafts_from_them_have_the_bits_of_steps(report) -> N
 def test_packed_tokens_with_a_state_for_each_agree_with_torch(report) -> None:
     packed = {name: found for name, found in report.items() if name.endswith(" packed")}
     assert len(packed) > 20 and max(packed.values()) < 1e-5
+
+
+def test_a_step_between_rows_of_small_numbers_agrees_with_torch(report) -> None:
+    small = {name: found for name, found in report.items() if name.endswith(" in small numbers")}
+    assert len(small) > 15 and max(small.values()) < 1e-5, small
+
+
+def test_what_kernels_round_away_at_random_adds_up_to_nothing() -> None:
+    """64 rows: the mean is off by 0.06 of a step of the grid, if one bit doesn't tell anything of another."""
+    found = interpreted(("lightning_attention",))
+    off = [x for n, x in found.items() if n.endswith(" at random")]
+    alike = [x for n, x in found.items() if n.endswith(" alike")]
+    assert len(off) == 2 and max(off) < 0.25 and max(alike) < 0.5, found
