@@ -135,8 +135,10 @@ from chunkform.runtime.chunk_kernels.elementwise_scan import (
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_scan import chained
+from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -3590,13 +3592,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, i_at, f_at, C_at, next_C_at, n_at, next_n_at, m_at, next_m_at, h_at, rows_at,
+    q_at, k_at, v_at, i_at, f_at, C_at, next_C_at, n_at, next_n_at, m_at, next_m_at, h_at, rows_at, C_scales_at, n_scales_at, drawn_at,
     q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
     i_stride0, i_stride1, f_stride0, f_stride1, C_stride0, C_stride1, next_C_stride0, next_C_stride1,
     n_stride0, n_stride1, next_n_stride0, next_n_stride1, m_stride0, m_stride1, next_m_stride0, next_m_stride1,
     h_stride0, h_stride1, heads, q_group, k_group, v_group, i_group, f_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -3629,6 +3631,13 @@ def step_kernel(
         next_C_at += batch * next_C_stride0 + head * next_C_stride1
         next_n_at += batch * next_n_stride0 + head * next_n_stride1
         next_m_at += batch * next_m_stride0 + head * next_m_stride1
+    if C_scales_at is not None:  # small numbers, and a scale for each of their rows
+        C_scales_at += (row * heads + head) * size_d
+        n_scales_at += row * heads + head
+    if drawn_at is not None:
+        drawn_at += row * heads + head
+    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -3648,9 +3657,23 @@ def step_kernel(
         v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0)
         i_2 = tl.load(i_at)
         f = tl.load(f_at)
+        if C_scales_at is not None:
+            C_scales = tl.load(C_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
+            if n_scales_at is not None:
+                n_scales = tl.load(n_scales_at)
+            drawn = drawn_before(drawn_at)
         tl.debug_barrier()
+        if ahead > 0:
+            prefetch(
+                C_at + (later_row - row) * C_stride0 + (later_head - head) * C_stride1, size_d * size_e, programs,
+                later_row,
+            )
         C = C.to(tl.float32)
+        if C_scales_at is not None:
+            C = C * C_scales
         n = n.to(tl.float32)
+        if C_scales_at is not None:
+            n = n * n_scales
         m = m.to(tl.float32)
         q = q.to(tl.float32)
         k = k.to(tl.float32)
@@ -3668,9 +3691,15 @@ def step_kernel(
         gain = tl.exp(-tl.maximum(m + t5 - i_2, 0.0, propagate_nan=tl.PropagateNan.ALL))
         forget = tl.exp(-tl.maximum(i_2 + t4 - m, 0.0, propagate_nan=tl.PropagateNan.ALL))
         t6 = (t2 * gain * k)[:, None] * v[None, :] + forget * C
-        tl.store(next_C_at + at_d_e, t6, mask=in_d_e)
+        if C_scales_at is not None:
+            store_small(next_C_at, at_d_e, t6, in_d_e, C_scales_at + at_d[:, None], in_d[:, None], drawn_at, drawn, 0)
+        else:
+            tl.store(next_C_at + at_d_e, t6, mask=in_d_e)
         t7 = forget * n + t2 * gain * k
-        tl.store(next_n_at + at_d, t7, mask=first & in_d)
+        if C_scales_at is not None:
+            store_small(next_n_at, at_d, t7, first & in_d, n_scales_at, None, drawn_at, drawn, 1)
+        else:
+            tl.store(next_n_at + at_d, t7, mask=first & in_d)
         t8 = tl.maximum(i_2, m + t5, propagate_nan=tl.PropagateNan.ALL)
         tl.store(next_m_at, t8, mask=first)
         t9 = tl.sum(t7 * q, axis=0)
@@ -3831,7 +3860,7 @@ OP = Op(
         SIGNATURE, torch_step,
         StepKernel(
             step_kernel, steps_kernel, reads=("q", "k", "v", "i", "f"), constants=(), dims=("d", "e"), tiled="e",
-            shared=True, held=(("d", "e"), ("d",), ()), smallest=1,
+            shared=True, held=(("d", "e"), ("d",), ()), smallest=1, scaled=("C", "n"),
         ),
     ),
     __name__,
