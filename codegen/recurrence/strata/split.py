@@ -229,7 +229,7 @@ class _Split:
             updates,
             {**outputs, **made},
             names=names,
-            origins=dict(p.origins),
+            origins={x: where for x, where in p.origins.items() if _states_in(x) <= updates.keys()},
             output_axes={**{n: p.output_axes[n] for n in outputs}, **{n: _order(self._node(n)) for n in made}},
             handed=frozenset(made),
         )

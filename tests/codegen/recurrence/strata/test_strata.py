@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import chunkform
+from chunkform.codegen.ir.expr import leaf_names
 from chunkform.codegen.recurrence.backends import triton_section
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.gates.strata_gates import gate_strata
@@ -202,3 +203,29 @@ def test_a_wrong_split_is_refused():
     changed = dataclasses.replace(first.compiled, adjoint=dataclasses.replace(a, program=program))
     with pytest.raises(GateError, match="strata"):
         gate_strata(c.adjoint, (dataclasses.replace(first, compiled=changed), second))
+
+
+def test_a_stratum_has_decays_of_what_is_handed_on_and_knows_no_other_state():
+    """The gate of its decays has no values for states of earlier strata."""
+    r = Recurrence("handed_shares")
+    d, e = r.dims("d e")
+    q, k, v = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e)
+    m, S = r.state("m", d), r.state("S", d, e)
+    r.update(m, Max(m.prev, k))
+    r.update(S, diag(1 - 0.5 * sigmoid(m.prev)) * S.prev + (1 - sigmoid(m.prev)) * v.T)
+    r.output("o", S.next.T * q)
+    c = compile_spec(r)
+    assert [p.compiled.family for p in c.strata] == ["scan", "chunk-parallel"]
+    origins = c.strata[1].compiled.step.origins
+    assert {name for x in origins for kind, name in leaf_names(x) if kind == "state"} == {"S"}
+
+
+def test_numbers_that_are_made_of_earlier_states_alone_are_handed_on():
+    """The exponents of a stabiliser's gates, so that decays are exponentials of one number; none is above 0."""
+    scan, chunks = (p.compiled.step for p in compiled("mlstm_stab").strata)
+    given = [v for v in chunks.variables if v.handed]
+    assert {v.name for v in given} == set(scan.output_axes) and len(given) == 3
+    assert not {"fgate", "i", "m"} & {v.name for v in chunks.variables}
+    assert sum(v.domain == (None, 0) for v in given) == 2
+    text = triton_section(compiled("mlstm_stab")).text
+    assert "torch.maximum(" not in text and "torch.abs(" not in text  # kernels make what is made of each step
