@@ -85,8 +85,10 @@ class InSegments:
     ) -> None:
         self._forward, self._backward, self._maps = forward, backward, maps
         self.groups, self.per_step = groups, per_step
-        self._entries, self._runs, self._constant = entries, runs, constant
-        self._tile = TILE if beside is None else narrow(TILE, beside)
+        self._runs, self._constant = runs, constant
+        tile = TILE if beside is None else narrow(TILE, beside)
+        # how much of a GPU a sequence's head fills: a program has a tile of one, if not all of it
+        self._share = max(entries, tile) / tile / (FILL if tile == TILE else FILL_TOGETHER)
         self._first, self._first_gradients = start, start_gradients
         self._by: Products = ByEntry() if columns is None else ByColumn(columns)
         self.states = tuple(n for g in groups for n in g)
@@ -256,8 +258,8 @@ class InSegments:
         return dict.fromkeys(self.states)
 
     def _fill(self, rows: int) -> float:
-        """How much of a GPU so many sequences and heads fill: a program has a tile of one, if not all of it."""
-        return rows * max(self._entries, self._tile) / self._tile / (FILL if self._tile == TILE else FILL_TOGETHER)
+        """How much of a GPU so many sequences and heads fill."""
+        return rows * self._share
 
     def _heads(self, given: Tensors) -> int:
         return max(x.shape[2 if n in self.per_step else 0] for n, x in given.items())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import isnan
-from typing import Any
+
+import sympy
 
 from chunkform.errors import SpecError
 
@@ -15,7 +16,7 @@ Domain = tuple[Fraction | None, Fraction | None]  # open: no bound is a value; N
 SIGNS: dict[str, Domain] = {"positive": (Fraction(0), None), "negative": (None, Fraction(0))}
 
 
-def domain_of(domain: Any, sign: str | None) -> Domain | None:
+def domain_of(domain: object, sign: str | None) -> Domain | None:
     """The bounds that `domain` and `sign` say; None where both are silent."""
     if sign is not None:
         if domain is not None:
@@ -33,7 +34,7 @@ def domain_of(domain: Any, sign: str | None) -> Domain | None:
     return (low, high) if (low, high) != (None, None) else None
 
 
-def check_begins(name: str, domain: Domain, start: Any) -> None:
+def check_begins(name: str, domain: Domain, start: object) -> None:
     """A state whose first entries are numbers begins within its domain."""
     low, high = domain
     for x in _numbers(start):
@@ -47,21 +48,21 @@ def check_begins(name: str, domain: Domain, start: Any) -> None:
             )
 
 
-def _numbers(x: Any) -> list[Any]:
+def _numbers(x: object) -> list[sympy.Expr]:
     """The entries of a term, where they are numbers."""
     if not isinstance(x, Matrix):
-        return [x] if x.is_number else []
+        return [x] if isinstance(x, sympy.Expr) and x.is_number else []
     match x.op:
         case "full":
             return _numbers(x.args[0])
         case "eye":
-            return [0, 1]
+            return [sympy.Integer(0), sympy.Integer(1)]
         case "scale":
             return [a * b for a in _numbers(x.args[0]) for b in _numbers(x.args[1])]
     return []
 
 
-def _bound(x: Any, domain: Any) -> Fraction | None:
+def _bound(x: object, domain: object) -> Fraction | None:
     value = None if x is None else scalar_of(x)
     if x is None or (isinstance(x, float) and abs(x) == float("inf")):
         return None

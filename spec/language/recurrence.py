@@ -145,7 +145,7 @@ class Recurrence(Claiming, Declaration):
             self.dim_list.append(made[-1])
         return made[0] if len(made) == 1 else tuple(made)
 
-    def inputs(self, names: str, *dims: Dim, domain: Any = None, sign: str | None = None) -> Any:
+    def inputs(self, names: str, *dims: Dim, domain: object = None, sign: str | None = None) -> Any:
         """Quantities given at each step: scalars, vectors over one dim, or matrices over two.
 
         `domain=(0, 1)`: what they are given lies between these two, None for no bound. `sign="positive"` or "negative" is
@@ -157,7 +157,7 @@ class Recurrence(Claiming, Declaration):
         """A decay in (0, 1], given to the op as its natural logarithm `log_<name>`: a scalar, or a vector over one dim."""
         return self._declare(names, "decay", dim)
 
-    def parameters(self, names: str, *dims: Dim, domain: Any = None, sign: str | None = None) -> Any:
+    def parameters(self, names: str, *dims: Dim, domain: object = None, sign: str | None = None) -> Any:
         """Quantities given once per head, the same at each step. `domain` and `sign` as for inputs."""
         return self._declare(names, "parameter", dims, domain=domain_of(domain, sign))
 
@@ -183,7 +183,7 @@ class Recurrence(Claiming, Declaration):
         return self._declare(name, "constant", (), default)
 
     def state(
-        self, name: str, *dims: Dim, initial: Term | float | None = None, domain: Any = None, sign: str | None = None
+        self, name: str, *dims: Dim, initial: Term | float | None = None, domain: object = None, sign: str | None = None
     ) -> State:
         """A state over up to two dims. `initial` (default 0) is used where the op is given no initial state.
 

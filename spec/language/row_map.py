@@ -23,7 +23,7 @@ class RowMap(Recurrence):
     noun = "row map"
 
     def state(
-        self, name: str, *dims: Dim, initial: Term | float | None = None, domain: Any = None, sign: str | None = None
+        self, name: str, *dims: Dim, initial: Term | float | None = None, domain: object = None, sign: str | None = None
     ) -> State:
         raise SpecError(f"{self.name} is a RowMap, which has no states: declare a Recurrence", caller())
 
