@@ -110,7 +110,7 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
-from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.triangular import inverse
@@ -3897,7 +3897,7 @@ def step_kernel(
     next_V_stride0, next_V_stride1, W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // programs
@@ -3933,8 +3933,8 @@ def step_kernel(
         W_scales_at += (row * heads + head) * size_m
     if drawn_at is not None:
         drawn_at += row * heads + head
-    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
-        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
+    if prefetch_distance > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_to_prefetch(rows_at, batch, head, heads, prefetch_distance)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -3960,7 +3960,7 @@ def step_kernel(
                 W_scales = tl.load(W_scales_at + at_m[:, None], mask=in_m[:, None], other=0.0)
             drawn = drawn_before(drawn_at)
         tl.debug_barrier()
-        if ahead > 0:
+        if prefetch_distance > 0:
             prefetch(
                 V_at + (later_row - row) * V_stride0 + (later_head - head) * V_stride1, size_m * size_n, programs,
                 later_row,

@@ -75,7 +75,7 @@ from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, power, span
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
-from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
@@ -1358,7 +1358,7 @@ def step_kernel(
     lam_stride0, lam_stride1, s_stride0, s_stride1, next_s_stride0, next_s_stride1, v_stride0, v_stride1,
     heads, q_group, k_group, o_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -1388,8 +1388,8 @@ def step_kernel(
         s_scales_at += (row * heads + head) * size_d
     if drawn_at is not None:
         drawn_at += row * heads + head
-    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
-        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
+    if prefetch_distance > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_to_prefetch(rows_at, batch, head, heads, prefetch_distance)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -1410,7 +1410,7 @@ def step_kernel(
             s_scales = tl.load(s_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
             drawn = drawn_before(drawn_at)
         tl.debug_barrier()
-        if ahead > 0:
+        if prefetch_distance > 0:
             prefetch(
                 s_at + (later_row - row) * s_stride0 + (later_head - head) * s_stride1, size_d * size_e, programs,
                 later_row,

@@ -39,7 +39,7 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -865,7 +865,7 @@ def step_kernel(
     u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1, heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // programs
@@ -894,8 +894,8 @@ def step_kernel(
         S_scales_at += (row * heads + head) * size_d
     if drawn_at is not None:
         drawn_at += row * heads + head
-    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
-        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
+    if prefetch_distance > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_to_prefetch(rows_at, batch, head, heads, prefetch_distance)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -909,7 +909,7 @@ def step_kernel(
         S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
         drawn = drawn_before(drawn_at)
     tl.debug_barrier()
-    if ahead > 0:
+    if prefetch_distance > 0:
         prefetch(
             S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_d, programs, later_row
         )

@@ -114,7 +114,7 @@ from chunkform.runtime.chunk_kernels.decays import (
     over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
-from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
@@ -4740,7 +4740,7 @@ def step_kernel(
     heads, q_group, k_group, v_group, s_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // programs
@@ -4775,8 +4775,8 @@ def step_kernel(
         V_scales_at += (row * heads + head) * size_m
     if drawn_at is not None:
         drawn_at += row * heads + head
-    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
-        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
+    if prefetch_distance > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_to_prefetch(rows_at, batch, head, heads, prefetch_distance)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -4803,7 +4803,7 @@ def step_kernel(
             V_scales = tl.load(V_scales_at + at_m[:, None], mask=in_m[:, None], other=0.0)
         drawn = drawn_before(drawn_at)
     tl.debug_barrier()
-    if ahead > 0:
+    if prefetch_distance > 0:
         prefetch(
             K_at + (later_row - row) * K_stride0 + (later_head - head) * K_stride1, size_d * size_m, programs, later_row
         )

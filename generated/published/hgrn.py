@@ -575,7 +575,7 @@ def step_kernel(
     g_stride0, g_stride1, g_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1, o_stride0, o_stride1,
     heads, x_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // programs

@@ -79,7 +79,7 @@ from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, lasting, power, span
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
-from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
@@ -1692,7 +1692,7 @@ def step_kernel(
     next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of p, one step."""
     place = tl.program_id(0) // programs
@@ -1725,8 +1725,8 @@ def step_kernel(
         h_scales_at += (row * heads + head) * size_n
     if drawn_at is not None:
         drawn_at += row * heads + head
-    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
-        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
+    if prefetch_distance > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_to_prefetch(rows_at, batch, head, heads, prefetch_distance)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -1750,7 +1750,7 @@ def step_kernel(
             h_scales = tl.load(h_scales_at + at_n[:, None], mask=in_n[:, None], other=0.0)
             drawn = drawn_before(drawn_at)
         tl.debug_barrier()
-        if ahead > 0:
+        if prefetch_distance > 0:
             prefetch(
                 h_at + (later_row - row) * h_stride0 + (later_head - head) * h_stride1, size_n * size_p, programs,
                 later_row,

@@ -610,7 +610,7 @@ def step_kernel(
     c_stride0, c_stride1, c_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, z_group, c_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // programs

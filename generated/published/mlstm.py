@@ -135,7 +135,7 @@ from chunkform.runtime.chunk_kernels.elementwise_scan import (
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
-from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
@@ -3598,7 +3598,7 @@ def step_kernel(
     n_stride0, n_stride1, next_n_stride0, next_n_stride1, m_stride0, m_stride1, next_m_stride0, next_m_stride1,
     h_stride0, h_stride1, heads, q_group, k_group, v_group, i_group, f_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -3636,8 +3636,8 @@ def step_kernel(
         n_scales_at += row * heads + head
     if drawn_at is not None:
         drawn_at += row * heads + head
-    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
-        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
+    if prefetch_distance > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_to_prefetch(rows_at, batch, head, heads, prefetch_distance)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -3663,7 +3663,7 @@ def step_kernel(
                 n_scales = tl.load(n_scales_at)
             drawn = drawn_before(drawn_at)
         tl.debug_barrier()
-        if ahead > 0:
+        if prefetch_distance > 0:
             prefetch(
                 C_at + (later_row - row) * C_stride0 + (later_head - head) * C_stride1, size_d * size_e, programs,
                 later_row,

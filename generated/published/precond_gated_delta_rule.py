@@ -128,7 +128,7 @@ from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, lasting, power, span
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
-from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_ahead
+from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained, chained_matrix
@@ -3185,7 +3185,7 @@ def step_kernel(
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // programs
@@ -3223,8 +3223,8 @@ def step_kernel(
         S_scales_at += (row * heads + head) * size_d
     if drawn_at is not None:
         drawn_at += row * heads + head
-    if ahead > 0:  # what a later program loads is brought into the L2 cache meanwhile
-        later_row, later_head = row_ahead(rows_at, batch, head, heads, ahead)
+    if prefetch_distance > 0:  # what a later program loads is brought into the L2 cache meanwhile
+        later_row, later_head = row_to_prefetch(rows_at, batch, head, heads, prefetch_distance)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
@@ -3252,7 +3252,7 @@ def step_kernel(
                 S_scales = tl.load(S_scales_at + at_d[:, None], mask=in_d[:, None], other=0.0)
             drawn = drawn_before(drawn_at)
         tl.debug_barrier()
-        if ahead > 0:
+        if prefetch_distance > 0:
             prefetch(
                 S_at + (later_row - row) * S_stride0 + (later_head - head) * S_stride1, size_d * size_e, programs,
                 later_row,

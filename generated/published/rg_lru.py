@@ -1001,7 +1001,7 @@ def step_kernel(
     write_stride0, write_stride1, write_stride2, lam_stride0, lam_stride1, h_stride0, h_stride1,
     next_h_stride0, next_h_stride1, y_stride0, y_stride1, heads, x_group, gate_group, write_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, ahead: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr, prefetch_distance: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // programs

@@ -5,10 +5,10 @@ import triton.language as tl
 
 
 @triton.jit
-def row_ahead(rows_at, batch, head, heads, ahead: tl.constexpr):
+def row_to_prefetch(rows_at, batch, head, heads, prefetch_distance: tl.constexpr):
     """The row and the head of the program that is so many heads further on, where rows are those of a pool or of the batch; the
     row is below 0 where there is none, or where it is padding."""
-    later = batch * heads + head + ahead
+    later = batch * heads + head + prefetch_distance
     row = later // heads
     there = row < tl.num_programs(1)
     if rows_at is None:

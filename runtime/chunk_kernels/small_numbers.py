@@ -15,9 +15,9 @@ def drawn_before(drawn_at):
 
 
 @triton.jit
-def uniform(places, seed):
+def uniform(offsets, seed):
     """Numbers between -0.4995 and 0.4995 that follow from a seed and from where they stand, with 23 bits."""
-    x = (places + seed).to(tl.uint32) * 0x9E3779B1
+    x = (offsets + seed).to(tl.uint32) * 0x9E3779B1
     x = (x ^ (x >> 15)) * 0x85EBCA77
     return ((x >> 9) | 0x3F800000).to(tl.float32, bitcast=True) * 0.999 - 1.4985
 
@@ -32,7 +32,7 @@ def seed_of(drawn, number: tl.constexpr):
 
 
 @triton.jit
-def store_small(numbers_at, places, value, mask, scales_at, scales_mask, drawn_at, drawn, number: tl.constexpr):
+def store_small(numbers_at, offsets, value, mask, scales_at, scales_mask, drawn_at, drawn, number: tl.constexpr):
     """Store a tile as small numbers, at these places, and the scales of its rows along the last axis.
 
     Where `drawn_at` is given a number is rounded up with the probability of how far up it lies: `drawn` tells one step's random
@@ -45,7 +45,7 @@ def store_small(numbers_at, places, value, mask, scales_at, scales_mask, drawn_a
     if drawn_at is None:
         shift = 0.0
     else:
-        shift = uniform(places, seed_of(drawn, number))
+        shift = uniform(offsets, seed_of(drawn, number))
         if number == 0:
             tl.store(drawn_at, drawn + 1)
     # A number of this size has no digits behind the point: adding it rounds to the nearest, and leaves an integer in the last
@@ -59,4 +59,4 @@ def store_small(numbers_at, places, value, mask, scales_at, scales_mask, drawn_a
         unit = (leading - (3 << 23)).to(tl.float32, bitcast=True)
         each = ((129 << 23) - leading + (128 << 23)).to(tl.float32, bitcast=True)
         rounded = ((y * each + shift) + point - point) * unit
-    tl.store(numbers_at + places, rounded.to(numbers_at.dtype.element_ty), mask=mask)
+    tl.store(numbers_at + offsets, rounded.to(numbers_at.dtype.element_ty), mask=mask)

@@ -146,7 +146,12 @@ def _launch(
     turns = tiles_of(k) if writes and whole else 1
     programs = tiles_of(k) // turns
     arguments: Arguments = dict.fromkeys(f.optional) | {n: laid.tensor for n, laid in memory.items()}
-    arguments |= numbers(k, x, memory) | {"programs": programs, "turns": turns, "flat": call.flat, "ahead": 0}
+    arguments |= numbers(k, x, memory) | {
+        "programs": programs,
+        "turns": turns,
+        "flat": call.flat,
+        "prefetch_distance": 0,
+    }
     arguments |= {"rows_at": _tensor(call.rows), **given}
     batch, heads = len(x.case.lengths), x.case.heads * programs
     launch(f, batch * heads if call.flat else heads, arguments, rows=1 if call.flat else batch)

@@ -33,7 +33,7 @@ def one_step(
         (*_place(), *moves, *_turns(k, before, body)),
         ("rows_at", *small),
         (),
-        (("programs", "turns", "flat", "inplace", *(["slots", "block_row"] if rows else ["ahead"])),),
+        (("programs", "turns", "flat", "inplace", *(["slots", "block_row"] if rows else ["prefetch_distance"])),),
     )
 
 
@@ -93,9 +93,9 @@ def _place() -> Iterable[Statement]:
 
 
 def later_row() -> If:
-    """Which row of a pool, and which head, a program has that comes `ahead` heads later; below 0 where there is none."""
-    found = call("row_ahead", "rows_at", "batch", "head", "heads", "ahead")
-    return If(Name("ahead") > 0, (Let(("later_row", "later_head"), found),), note=AHEAD)
+    """The row of a pool, and the head, of the program `prefetch_distance` heads later; the row is below 0 where there is none."""
+    found = call("row_to_prefetch", "rows_at", "batch", "head", "heads", "prefetch_distance")
+    return If(Name("prefetch_distance") > 0, (Let(("later_row", "later_head"), found),), note=AHEAD)
 
 
 def later_states(k: Kernel, states: Mapping[str, Pointer]) -> list[Statement]:
@@ -114,7 +114,7 @@ def later_states(k: Kernel, states: Mapping[str, Pointer]) -> list[Statement]:
         for x in states.values()
         if len(x.axes) > 1
     ]
-    return [If(Name("ahead") > 0, tuple(parts))] if parts else []
+    return [If(Name("prefetch_distance") > 0, tuple(parts))] if parts else []
 
 
 def _sequence() -> Iterable[Statement]:

@@ -19,7 +19,7 @@ from .kernel_gate import gate_step, gate_steps
 from .several import several_steps
 
 MODULES = {  # the runtime modules whose names the text may use
-    "chunkform.runtime.chunk_kernels.prefetch": "prefetch row_ahead",
+    "chunkform.runtime.chunk_kernels.prefetch": "prefetch row_to_prefetch",
     "chunkform.runtime.chunk_kernels.small_numbers": "drawn_before store_small",
     "chunkform.runtime.op.decode": "RowKernel Step StepKernel",
     "chunkform.runtime.torch_form.recurrent": "computed_in",
