@@ -14,6 +14,7 @@ from torch import Tensor
 from chunkform.errors import BackendError
 
 from ..launch.launch import launch, padded
+from ..launch.narrowing import level
 from .arguments import WIDEST, After, Setting
 from .kernels import LOG2E, LOWEST, columns_kernel, inner_kernel, products_kernel, rows_beside_kernel, sum_kernel
 from .products import Product, as_dtype
@@ -101,6 +102,13 @@ def choose(
         "rows": (held if causal else Blocks(128, 64, 4, 3)) if plain else Blocks(64, 64, 4, 3),
         "keys": Blocks(64, 64, 4, 3, registers=168 if plain else None),
     }[kernel]
+
+
+def narrower(b: Blocks, level: int) -> Blocks:
+    """Blocks for kernels that didn't fit shared memory at the level before: half as many rows and keys, and a stage less."""
+    for _ in range(level):
+        b = replace(b, rows=max(16, b.rows // 2), keys=max(16, b.keys // 2), stages=max(1, b.stages - 1))
+    return replace(b, warps=min(b.warps, 4)) if level else b
 
 
 def forward(
@@ -292,7 +300,7 @@ def products_and(factors: list[tuple[Tensor, Tensor]], more: Tensor | None, like
     more = None if more is None else unit(more)
     given += [None, 0, 0, 0] if more is None else [more, *strides(more)]
     blocks = {f"B{n}": padded(a) for n, a in (*widths.items(), ("X", X))}
-    block, each = 128, 4 if max(blocks.values()) > 64 else 1
+    block, each = max(16, 128 >> level()), 4 if max(blocks.values()) > 64 else 1
     grid = (B * H * triton.cdiv(T, block * each),)
     sizes = widths | blocks | {"X": X, "BT": block, "EACH": each, "num_warps": 8, "num_stages": 2}
     launch(products_kernel, grid, *given, out, *strides(out.transpose(1, 2)), T, H, **sizes)
@@ -333,6 +341,7 @@ def of_positions(
         args += [x, *strides(x)]
     blocks = {f"B{n}": padded(size) for n, size in sizes.items()}
     block, stages = (32, 2) if at.low.itemsize == 4 else WIDE if max(blocks.values(), default=16) > 64 else NARROW
+    block, stages = max(16, block >> level()), max(1, stages - level())
     # each program goes on for several blocks, as matrices are loaded once; but there are enough programs for a GPU
     each = max(1, min(16, at.batch * at.heads * triton.cdiv(count, block) // PROGRAMS))
     grid = (at.batch * at.heads * triton.cdiv(count, block * each),)
@@ -414,7 +423,8 @@ class _Prepared:
     def blocks(self, kernel: str) -> Blocks:
         scores = len(self.k.scores)
         plain = scores == 1 and not self.k.columns and not self.k.rows_
-        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain, self.k.light, self.same)
+        more = self.at.causal, scores, plain, self.k.light, self.same
+        return narrower(choose(kernel, self.at.low.itemsize, self.widest, *more), level())
 
     def width(self, name: str) -> int:
         n = self.x[name].shape[-1]

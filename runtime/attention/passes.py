@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..op.arguments import no_autocast
+from ..op.fits import fitted
 from ..op.passes import reduced, repeated
 from ..op.two_passes import Flat, Saved
 from .arguments import WIDEST, AttentionArgument, AttentionSignature, Setting, check_positive
@@ -19,6 +20,8 @@ from .deterministic import forward as forward_apart
 from .deterministic import goes_apart
 from .feature_maps import added, has_kernels, inner, joined, parted
 from .products import Product, as_dtype
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,27 @@ class Call:
     overwrites: ClassVar[bool] = False
 
     @property
+    def signature(self) -> AttentionSignature:
+        return self.op.signature
+
+    @property
+    def kernels(self) -> AttentionBackend:
+        return self.op.backends[self.backend]
+
+    @property
+    def has_form(self) -> bool:
+        """Is there a torch form?"""
+        return "torch" in self.op.backends
+
+    def in_torch(self) -> Call:
+        """The call as the torch form computes it."""
+        return replace(self, backend="torch", replays=None) if self.has_form else self
+
+    def dtype(self, given: Mapping[str, Tensor]) -> torch.dtype:
+        """What its kernels compute in."""
+        return self.at.low
+
+    @property
     def name(self) -> str:
         return self.op.signature.name
 
@@ -165,7 +189,8 @@ class Known:
         return c.at.causal, c.backend, c.free, c.deterministic, c.needs_backward
 
 
-ELSEWHERE = "in torch"  # is among what is kept, where kernels couldn't hold what they were asked for
+ELSEWHERE = "in torch"  # is among what is kept, where it is the torch form's
+RING = "ring"  # the backend of a sequence in parts, on several ranks
 FEATURE = "feature "
 
 
@@ -174,10 +199,22 @@ def forward_pass(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | None]
 
     Kept are features, averages [B, T, H, E], and a row's log-sum-exp and mass where it has them.
     """
-    with no_autocast(call.at.device):
-        if goes_apart(call):  # which keeps nothing
-            return forward_apart(call, tensors, forward_results), None
-        return forward_results(call, tensors)
+
+    def run(call: Call, level: int) -> tuple[list[Tensor], Saved | None]:
+        with no_autocast(call.at.device):
+            if goes_apart(call):  # which keeps nothing
+                return forward_apart(call, tensors, forward_results), None
+            return forward_results(call, tensors)
+
+    return at_a_level(call, tensors, "forward", run)
+
+
+def at_a_level(call: Call, tensors: Flat, which: str, run: Callable[[Call, int], R]) -> R:
+    """run(call, level) where tiles fit a GPU's shared memory (`fits.py`). What ranks exchange on their way isn't begun anew."""
+    if call.backend == RING:
+        return run(call, 0)
+    given: Any = dict(zip(call.names, tensors, strict=True))
+    return fitted(call, given, which, run)
 
 
 def forward_results(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | None]:
@@ -201,7 +238,7 @@ def forward_results(call: Call, tensors: Flat) -> tuple[list[Tensor], Saved | No
         return shown, None
     saved: Saved = {FEATURE + n: x for n, x in features.items()} | {"averages": averages.transpose(1, 2)}
     saved |= {n: x for n, x in (("lse", lse), ("mass", mass)) if x is not None}
-    if backend != call.backend:
+    if backend == "torch":
         saved[ELSEWHERE] = None
     return shown, saved
 
@@ -231,14 +268,19 @@ def backward_pass(
     """The gradients of arguments, None where not `wanted`. Features that aren't among what was saved are made again."""
     given: Any = dict(zip(call.names, tensors, strict=True))
     needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
-    with no_autocast(call.at.device):
-        if goes_apart(call):
-            return backward_apart(call, needs, tensors, cotangents, forward_results, gradients_of)
-        if saved is None:
-            saved = forward_results(replace(call, needs_backward=True), tensors)[1]
-            assert saved is not None
-        found = gradients_of(call, given, saved, cotangents, needs)
-    return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()]
+
+    def run(call: Call, level: int) -> list[Tensor | None]:
+        kept = saved
+        with no_autocast(call.at.device):
+            if goes_apart(call):
+                return backward_apart(call, needs, tensors, cotangents, forward_results, gradients_of)
+            if kept is None:
+                kept = forward_results(replace(call, needs_backward=True), tensors)[1]
+                assert kept is not None
+            found = gradients_of(call, given, kept, cotangents, needs)
+        return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()]
+
+    return at_a_level(call, tensors, "backward", run)
 
 
 def gradients_of(

@@ -28,7 +28,7 @@ from ..parallel.agreement import Facts, agreed
 from ..parallel.graphs import outside_of_graphs
 from ..parallel.group import Group, group_of
 from .arguments import WIDEST, Setting, checked
-from .passes import Attention, AttentionBackend, Call
+from .passes import RING, Attention, AttentionBackend, Call
 
 Features = dict[str, Tensor]
 Span = tuple[int, int]  # steps of the whole sequence
@@ -76,8 +76,8 @@ def ring_attention(
     ring = Ring(group, op.backends, own_backend, queries, keys)
     first = sum(queries[: group.rank]), sum(keys[: group.rank])
     part = _Part(**{n: getattr(at, n) for n in Setting.__dataclass_fields__}, first_query=first[0], first_key=first[1])
-    spread = replace(op, backends={"ring": AttentionBackend(ring.forward, ring.backward)})
-    results = Run.apply(Call(spread, "ring", part, tuple(tensors), constants, lse=output_lse), *tensors.values())
+    spread = replace(op, backends={RING: AttentionBackend(ring.forward, ring.backward)})
+    results = Run.apply(Call(spread, RING, part, tuple(tensors), constants, lse=output_lse), *tensors.values())
     return results[0] if len(results) == 1 else s.result(output_lse)(*results)
 
 

@@ -42,6 +42,23 @@ class Call:
         return self if self.plain is None or not is_empty(given.values()) else replace(self, backend=self.plain)
 
     @property
+    def kernels(self) -> Backend:
+        return self.backend
+
+    @property
+    def has_form(self) -> bool:
+        """Is there a torch form, which exchanges states with other ranks on its way, as this call does?"""
+        return self.plain is not None and (self.exchange is None or "exchange" in self.plain.features)
+
+    def in_torch(self) -> Call:
+        """The call as the torch form computes it."""
+        return self if self.plain is None else replace(self, backend=self.plain, one_by_one=self.deterministic)
+
+    def dtype(self, given: Tensors) -> torch.dtype:
+        """What its kernels compute in."""
+        return self.computed or given[self.signature.leading.name].dtype
+
+    @property
     def options(self) -> dict[str, Any]:
         """What the backend's passes take beside tensors."""
         out: dict[str, Any] = {}

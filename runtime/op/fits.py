@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from triton.runtime.errors import OutOfResources
 
@@ -22,10 +21,35 @@ from ..launch.narrowing import level as current
 from ..launch.recorder import watching
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-    from .call import Call
+    from .signature import Arguments
 
+
+class Fitting(Protocol):
+    """A call of an op of any kind, whose kernels may not fit. kernels: what launches them. has_form: can the torch form take
+    their place? dtype: what they compute in, of these arguments."""
+
+    @property
+    def signature(self) -> Arguments: ...
+    @property
+    def kernels(self) -> object: ...
+    @property
+    def has_form(self) -> bool: ...
+    @property
+    def needs_backward(self) -> bool: ...
+    @property
+    def deterministic(self) -> bool: ...
+    @property
+    def replays(self) -> dict[Any, Any] | None: ...
+
+    def dtype(self, given: Mapping[str, Tensor]) -> torch.dtype: ...
+    def in_torch(self) -> Self:
+        """The call as the torch form computes it."""
+
+
+C = TypeVar("C", bound=Fitting)
 R = TypeVar("R")
 
 MARKS = tuple(f"made at level {n}" for n in range(FORM + 1))  # names of nothing among what is saved
@@ -34,7 +58,7 @@ _levels: dict[Hashable, tuple[int, object]] = {}  # with what a key names by its
 _told: set[Hashable] = set()
 
 
-def fitted(call: Call, given: Mapping[str, Tensor], which: str, run: Callable[[Call, int], R]) -> R:
+def fitted(call: C, given: Mapping[str, Tensor], which: str, run: Callable[[C, int], R]) -> R:
     """run(call, level) with the call at the first level whose tiles fit. `which`: the pass. Within another pass, at its level."""
     if is_told():
         return run(at_level(call, current()), current())
@@ -45,7 +69,7 @@ def fitted(call: Call, given: Mapping[str, Tensor], which: str, run: Callable[[C
                 watching.unlike += level == FORM  # what the torch form does may depend on numbers
                 found = run(at_level(call, level), level)
         except OutOfResources as error:
-            if is_pinned() or level == FORM or call.plain is None or not _has_form(call, level + 1):
+            if is_pinned() or level == FORM or (level + 1 == FORM and not call.has_form):
                 raise
             level, failed = level + 1, error
             _remember(call, given, which, level)
@@ -55,18 +79,16 @@ def fitted(call: Call, given: Mapping[str, Tensor], which: str, run: Callable[[C
             return found
 
 
-def level_of(call: Call, given: Mapping[str, Tensor], which: str) -> int:
+def level_of(call: Fitting, given: Mapping[str, Tensor], which: str) -> int:
     """The level at which calls like this one fit, as far as is known."""
     if not _levels:
         return 0
     return _levels.get(_key(call, given, which), (0, None))[0]
 
 
-def at_level(call: Call, level: int) -> Call:
+def at_level(call: C, level: int) -> C:
     """The call as this level has it."""
-    if level < FORM or call.plain is None:
-        return call
-    return replace(call, backend=call.plain, one_by_one=call.deterministic)
+    return call if level < FORM else call.in_torch()
 
 
 def mark(saved: dict[str, Tensor], level: int) -> dict[str, Tensor]:
@@ -90,29 +112,24 @@ def forget() -> None:
     _told.clear()
 
 
-def _has_form(call: Call, level: int) -> bool:
-    """Can the torch form take the place of kernels that exchange states with other ranks on their way?"""
-    return level < FORM or call.exchange is None or (call.plain is not None and "exchange" in call.plain.features)
-
-
-def _key(call: Call, given: Mapping[str, Tensor], which: str) -> Hashable:
+def _key(call: Fitting, given: Mapping[str, Tensor], which: str) -> Hashable:
     """What remembers a level. Forward passes alone don't follow backward passes; nor do those of deterministic calls, whose
     numbers depend on no call before them."""
     follows = which if call.deterministic else "both" if call.needs_backward else "alone"
     device = next(iter(given.values())).device
     widths = tuple((x.dtype, x.shape[a.head_axis + 1 :]) for a in call.signature.tensors for x in (given[a.name],))
-    return id(call.backend), device, widths, call.computed, follows
+    return id(call.kernels), device, widths, call.dtype(given), follows
 
 
-def _remember(call: Call, given: Mapping[str, Tensor], which: str, level: int) -> None:
+def _remember(call: Fitting, given: Mapping[str, Tensor], which: str, level: int) -> None:
     """Take this level from now on. What was recorded of such calls at another level is recorded anew."""
-    _levels[_key(call, given, which)] = level, call.backend
+    _levels[_key(call, given, which)] = level, call.kernels
     watching.fell += 1
     if call.replays is not None:
         call.replays.clear()
 
 
-def _tell(call: Call, given: Mapping[str, Tensor], which: str, level: int, error: OutOfResources) -> None:
+def _tell(call: Fitting, given: Mapping[str, Tensor], which: str, level: int, error: OutOfResources) -> None:
     """Say once what runs instead."""
     key = _key(call, given, which), level
     if key not in _told:
@@ -120,11 +137,11 @@ def _tell(call: Call, given: Mapping[str, Tensor], which: str, level: int, error
         warnings.warn(told(call, given, level, error), FallbackWarning, stacklevel=3)
 
 
-def told(call: Call, given: Mapping[str, Tensor], level: int, error: OutOfResources) -> str:
+def told(call: Fitting, given: Mapping[str, Tensor], level: int, error: OutOfResources) -> str:
     """Which op, what didn't fit, and what runs instead."""
     sizes = {d: n for a in call.signature.tensors for d, n in zip(a.layout, given[a.name].shape, strict=True)}
-    dtype = str(call.computed or given[call.signature.leading.name].dtype).removeprefix("torch.")
-    widths = ", ".join(f"{d} = {n}" for d, n in sizes.items() if d not in ("B", "T", "H"))
+    dtype = str(call.dtype(given)).removeprefix("torch.")
+    widths = ", ".join(f"{d} = {n}" for d, n in sizes.items() if d not in ("B", "T", "S", "H"))
     what = f"{call.signature.name}: {widths} in {dtype} need {error.required} bytes of {error.name}"
     instead = "narrower tiles run instead, which may be slower"
     if level == FORM:

@@ -3,7 +3,7 @@
 TRITON_INTERPRET=1 python interpret.py '{"names": [...], "cases": [...]}'   # prints the rows as JSON
 
 With "beside", numbers of rows and keys are channels beside products in float32 too, which the interpreter is exact in. With
-"unmoved", matrices of keys stay on the keys' side.
+"unmoved", matrices of keys stay on the keys' side. With "fit", tiles fit shared memory from that level on (`runtime/op/fits.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,18 +20,22 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from shared.attentions import everything
+from triton.runtime.errors import OutOfResources
 
 from chunkform.codegen.attention.check import Case, check_op, head_axis, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.commands.compile import compile_module
 from chunkform.runtime.attention import launch as attention_triton
+from chunkform.runtime.launch.narrowing import level
 
 
 def main(job: dict) -> list[dict]:
     rows = []
     if job.get("beside"):
         attention_triton.BESIDE = (torch.bfloat16, torch.float32)
+    if job.get("fit"):
+        attention_triton.launch = from_level(job["fit"])
     known = {a.name: a for a in everything()}
     for name in job["names"]:
         a = known[name]
@@ -47,6 +52,18 @@ def main(job: dict) -> list[dict]:
         if name == "masked":
             rows += minus_infinity(c, op) + helpers()
     return rows
+
+
+def from_level(fit: int) -> Callable[..., None]:
+    """A launch that fails where tiles are wider than those of this level."""
+    launch = attention_triton.launch
+
+    def launched(*arguments: object, **options: object) -> None:
+        if level() < fit:
+            raise OutOfResources(360448, 101376, "shared memory")
+        launch(*arguments, **options)
+
+    return launched
 
 
 def helpers() -> list[dict]:

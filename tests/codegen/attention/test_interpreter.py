@@ -53,6 +53,13 @@ def test_a_matrix_of_keys_that_stays_where_it_is_in_the_interpreter():
     assert [r for r in rows if not r["ok"]] == []
 
 
+@pytest.mark.parametrize("fit", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+def test_kernels_that_do_not_fit_shared_memory_take_narrower_tiles_and_at_last_the_torch_form(fit):
+    rows = interpret(("softmax_attention", "kattention"), [TAIL, HALF], fit=fit)
+    assert len(rows) > 20
+    assert [r for r in rows if not r["ok"]] == []
+
+
 def test_features_that_kernels_do_not_hold_are_made_by_torch():
     rows = interpret(("kattention_f6", "rbf"), [FULL | {"width": 72}])
     assert len(rows) > 10

@@ -1,5 +1,6 @@
 """What runs where kernels don't fit a GPU's shared memory: narrower tiles, then the torch form; said once, and remembered."""
 
+import dataclasses
 import warnings
 
 import pytest
@@ -7,6 +8,9 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from chunkform.errors import FallbackWarning
+from chunkform.generated.softmax_attention import OP as SOFTMAX
+from chunkform.runtime.attention import torch_form
+from chunkform.runtime.attention.passes import AttentionBackend
 from chunkform.runtime.launch.launch import candidates, using
 from chunkform.runtime.launch.narrowing import FORM, level, narrowed
 from chunkform.runtime.op import fits
@@ -211,3 +215,50 @@ def test_a_step_that_does_not_fit_runs_in_torch(monkeypatch):
     assert len(tries) == 1
     for x in (found, again):
         assert torch.equal(x[0], wanted[0]) and torch.equal(x[1], wanted[1])
+
+
+# --- attentions --------------------------------------------------------------------------------------------------------
+
+
+def attention(forward=0, backward=0):
+    """Softmax attention whose kernels, which the torch form stands for, fit from these levels on; and the levels at which they
+    ran, or tried to."""
+    log = []
+
+    def kernels(which, fit):
+        def run(*arguments):
+            log.append((which, level()))
+            if level() < fit:
+                raise OutOfResources(360448, 101376, "shared memory")
+            return getattr(torch_form, which)(*arguments)
+
+        return run
+
+    triton = AttentionBackend(kernels("forward", forward), kernels("backward", backward))
+    return dataclasses.replace(SOFTMAX, backends={"torch": SOFTMAX.backends["torch"], "triton": triton}), log
+
+
+def attend(op, backend="triton", **options):
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 5, 2, 3, generator=g).requires_grad_() for _ in "qkv")
+    y = op({"q": q, "k": k, "v": v, "scale": None}, backend=backend, **options)
+    return [y, *torch.autograd.grad(y.sin().sum(), (q, k, v))]
+
+
+@pytest.mark.parametrize(("fit", "instead"), [(1, "narrower tiles"), (2, "narrower tiles"), (FORM, "torch form")])
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_an_attention_that_does_not_fit_falls_back_and_says_so_once(which, fit, instead):
+    op, log = attention(**{which: fit})
+    with pytest.warns(FallbackWarning, match=instead) as said:
+        found = attend(op)
+    (one,) = said
+    assert "softmax_attention: D = 3, E = 3 in float32 need 360448 bytes of shared memory" in str(one.message)
+    tried = range(min(fit + 1, FORM))
+    assert [x for x in log if x[0] == which] == [(which, n) for n in tried]
+    log.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = attend(op)
+    assert log == ([("forward", fit), ("backward", fit)] if fit < FORM else [])
+    torch.testing.assert_close(found, attend(SOFTMAX, "torch"))
+    torch.testing.assert_close(again, found)
