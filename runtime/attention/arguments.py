@@ -247,7 +247,7 @@ def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
         value._chunkform_positive = seen
 
 
-def temperature(s: AttentionSignature, a: AttentionArgument, value: object, sizes: dict[str, int]) -> float:
+def temperature(s: AttentionSignature, a: Argument, value: object, sizes: dict[str, int]) -> float:
     if value is None and a.default is not None:
         return float(a.default(sizes) if callable(a.default) else a.default)
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):

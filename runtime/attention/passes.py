@@ -10,11 +10,14 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from ..launch.replay import Replays
 from ..op.arguments import no_autocast
 from ..op.fits import fitted
 from ..op.passes import reduced, repeated
+from ..op.signature import Argument
+from ..op.torch_library import Option
 from ..op.two_passes import Flat, Saved
-from .arguments import WIDEST, AttentionArgument, AttentionSignature, Setting, check_positive
+from .arguments import WIDEST, AttentionSignature, Setting, check_positive
 from .deterministic import backward as backward_apart
 from .deterministic import forward as forward_apart
 from .deterministic import goes_apart
@@ -90,7 +93,7 @@ class Call:
     free: bool = False
     lse: bool = True
     needs_backward: bool = True
-    replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+    replays: Replays | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
     deterministic: bool = False  # do a sequence's bits depend on nothing else in the call?
 
     starts: ClassVar[Tensor | None] = None
@@ -184,7 +187,7 @@ class Known:
     def passes(self, tensors: Flat, starts: Tensor | None) -> Call:
         return self.call
 
-    def in_library(self, tensors: Flat) -> Sequence[Any]:
+    def in_library(self, tensors: Flat) -> Sequence[Option]:
         c = self.call
         return c.at.causal, c.backend, c.free, c.deterministic, c.needs_backward
 
@@ -344,7 +347,7 @@ def row_parts(
     return -d_mass.expand(averages.shape[:3]).to(at.dtype)
 
 
-def as_given(terms: list[Tensor], x: Tensor, at: Setting, a: AttentionArgument) -> Tensor:
+def as_given(terms: list[Tensor], x: Tensor, at: Setting, a: Argument) -> Tensor:
     """The sum of the terms of a gradient [B, H, T, ..], in the layout of its argument, with the heads of a group summed."""
     if not a.per_step:
         return reduced(added(terms).expand(at.heads, *x.shape[1:]), 0, x.shape[0])

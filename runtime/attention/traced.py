@@ -10,9 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from ..op.torch_library import Given, Layout
+from ..op.torch_library import Given, Layout, Option
 from .arguments import AttentionSignature, Setting, check_positive, setting_of
 from .deterministic import goes_apart
 from .passes import Attention, Call
@@ -71,7 +70,7 @@ class InLibrary:
             if (x := given.tensors[n]).device.type == "cpu":
                 check_positive(self.signature, self.tensors[n], x)
 
-    def batched(self, options: Mapping[str, Any], size: int) -> Mapping[str, Any]:
+    def batched(self, options: Mapping[str, Option], size: int) -> Mapping[str, Option]:
         return options
 
     def shapes(self, given: Given) -> list[Layout]:

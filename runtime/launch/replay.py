@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from .parallel_compile import compile_first
 from .recorder import Launch, Operation, Part, Unknown, Watch, quick, watching
 
 Flat = Sequence[Tensor | None]
+Replays: TypeAlias = (
+    "dict[Hashable, int | Recorded | None]"  # how often a pass was seen; the pass; None: it has no replay
+)
 Pass = Callable[
     [Flat], tuple[list[Tensor | None], Any]
 ]  # -> results, and what is the same wherever tensors are laid out alike
@@ -31,7 +34,7 @@ ALIGNED = 512  # bytes, as torch's allocator has it
 
 
 def replayed(
-    known: dict[Any, Any] | None,
+    known: Replays | None,
     key: Hashable,
     tensors: Flat,
     run: Pass,
@@ -52,7 +55,7 @@ def replayed(
         with torch.cuda.device(device):
             return replayed(known, key, tensors, run, owner, then)
     found = known.get(key, 0)
-    if type(found) is Recorded:
+    if isinstance(found, Recorded):
         results = found.replay(tensors)
         return run(tensors) if results is None else (results, found.rest)
     if found is None:
@@ -86,7 +89,7 @@ def layouts(tensors: Flat) -> tuple[Hashable, ...]:
     )
 
 
-def _watched(known: dict[Any, Any], key: Hashable, tensors: Flat, run: Pass) -> tuple[list[Tensor | None], Any]:
+def _watched(known: Replays, key: Hashable, tensors: Flat, run: Pass) -> tuple[list[Tensor | None], Any]:
     """run(tensors), recorded if it can be."""
     known[key] = None
     alone = [None if x is None else x.detach() for x in tensors]  # the same tensor may be given twice

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..launch.replay import Replays
 from ..launch.varlen import Packed
 from .signature import Backend, Signature
 
@@ -31,7 +32,7 @@ class Call:
     computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
     finals: bool = True  # are the final states wanted?
     announced: bool = False  # is no more kept than what the backend announces to save?
-    replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+    replays: Replays | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
     deterministic: bool = False  # does what is cut depend on a sequence's length alone?
     one_by_one: bool = False  # does the backend take one head of one sequence after the other?
     plain: Backend | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from triton.runtime.errors import OutOfResources
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from ..launch.replay import Replays
     from .signature import Arguments
 
 
@@ -42,7 +43,7 @@ class Fitting(Protocol):
     @property
     def deterministic(self) -> bool: ...
     @property
-    def replays(self) -> dict[Any, Any] | None: ...
+    def replays(self) -> Replays | None: ...
 
     def dtype(self, given: Mapping[str, Tensor]) -> torch.dtype: ...
     def in_torch(self) -> Self:

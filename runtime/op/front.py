@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .remembered import known
 
 if TYPE_CHECKING:
     from .signature import Arguments
-    from .torch_library import Registered
+    from .torch_library import Option, Registered
     from .two_passes import TwoPasses
 
 
@@ -36,8 +36,11 @@ class Known(Protocol):
     def passes(self, tensors: Sequence[Tensor | None], starts: Tensor | None) -> TwoPasses:
         """The call."""
 
-    def in_library(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
+    def in_library(self, tensors: Sequence[Tensor | None]) -> Sequence[Option]:
         """The options of the call in torch's library."""
+
+
+K = TypeVar("K", bound=Known)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +70,7 @@ class Asked:
 
 
 def results_of(
-    registered: Registered | None, kinds: dict[Hashable, Any], asked: Asked, check: Callable[[Asked], Known]
+    registered: Registered | None, kinds: dict[Hashable, K], asked: Asked, check: Callable[[Asked], K]
 ) -> Sequence[Tensor]:
     """The results of a call, with gradients. `kinds` has what `check` found of earlier ones.
 
@@ -79,7 +82,7 @@ def results_of(
     if looking:
         asked = _looked_at(asked, spoilt)
     traced = registered is not None and is_traced(asked.tensors)
-    found: Known = check(asked) if traced else known(kinds, asked, check)
+    found = check(asked) if traced else known(kinds, asked, check)
     tensors = found.prepared(asked.tensors)
     try:
         if traced:

@@ -29,7 +29,7 @@ from .pools import call_in_pool, step_in_pool
 from .prefixes import with_prefixes
 from .results import Public, Results
 from .signature import Argument, Backend, Signature, States
-from .torch_library import Registered, register
+from .torch_library import Option, Registered, register
 from .traced import InLibrary
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Known:
         self.whole = Passes(call)
         return self.whole
 
-    def in_library(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
+    def in_library(self, tensors: Sequence[Tensor | None]) -> Sequence[Option]:
         o, c = self.options, self.checked
         keep = o.recompute != "always" and wants_gradients(tensors)
         return c.sizes["H"], c.backend, o.precision, keep, o.deterministic

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..launch.fixed_split import split_by_length
+from ..launch.replay import Replays
 from ..launch.varlen import Packed
 from .arguments import no_autocast
 from .call import Call, result_types
@@ -182,7 +183,7 @@ class Passes:
         self.needs_backward = call.needs_backward
 
     @property
-    def replays(self) -> dict[Any, Any] | None:
+    def replays(self) -> Replays | None:
         return self.call.replays
 
     @property

@@ -64,12 +64,12 @@ class Arguments:
     arguments: tuple[Argument, ...]
 
     @cached_property
-    def tensors(self) -> tuple[Any, ...]:
+    def tensors(self) -> tuple[Argument, ...]:
         """The arguments that are tensors."""
         return tuple(a for a in self.arguments if a.kind != "constant")
 
     @cached_property
-    def constants(self) -> tuple[Any, ...]:
+    def constants(self) -> tuple[Argument, ...]:
         """The arguments that are numbers."""
         return tuple(a for a in self.arguments if a.kind == "constant")
 

@@ -38,6 +38,7 @@ NAMESPACE = "chunkform"
 MOST = 64  # arguments that torch's library takes
 LIBRARIES: dict[str, Library] = {}
 
+Option: TypeAlias = "str | bool | int"
 Layout: TypeAlias = "tuple[Sequence[int], torch.dtype]"  # of a tensor: its shape and its dtype
 
 
@@ -89,7 +90,7 @@ class Kind(Protocol):
     def saved(self, given: Given) -> Mapping[str, Layout] | None:
         """Of each tensor that is saved; None where the backward pass computes the forward pass again."""
 
-    def batched(self, options: Mapping[str, Any], size: int) -> Mapping[str, Any]:
+    def batched(self, options: Mapping[str, Option], size: int) -> Mapping[str, Option]:
         """The options of a call with `size` times the heads."""
 
 

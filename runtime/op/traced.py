@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..launch.varlen import Packed, block_count, check_values
 from .call import computed_in, make_call, result_types
 from .passes import Passes
 from .signature import Backend, Signature
-from .torch_library import Given, Layout
+from .torch_library import Given, Layout, Option
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,8 @@ class InLibrary:
         if given.starts is not None:
             check_values(f"{self.name}: cu_seqlens", given.starts, given.tensors[0].shape[1])
 
-    def batched(self, options: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-        return {**options, "heads": options["heads"] * max(size, 1)}
+    def batched(self, options: Mapping[str, Option], size: int) -> Mapping[str, Option]:
+        return {**options, "heads": cast("int", options["heads"]) * max(size, 1)}
 
     def shapes(self, given: Given) -> list[Layout]:
         s, sizes = self.signature, self._sizes(given)

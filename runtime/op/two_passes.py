@@ -7,10 +7,12 @@ functorch and replays see a call (`autograd.py`) is the same for all of them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..launch.replay import Replays
 
 Flat: TypeAlias = "Sequence[Tensor | None]"
 Saved: TypeAlias = "dict[str, Tensor | None]"
@@ -42,7 +44,7 @@ class TwoPasses(Protocol):
     @property
     def needs_backward(self) -> bool: ...
     @property
-    def replays(self) -> dict[Any, Any] | None: ...
+    def replays(self) -> Replays | None: ...
 
     def forward(self, tensors: Flat, keep: bool = True) -> tuple[list[Tensor], Saved | None]:
         """Results, and what is kept for the backward pass: None where that computes the forward pass again, as without `keep`."""
