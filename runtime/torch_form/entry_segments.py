@@ -91,7 +91,11 @@ class InSegments:
         self._share = max(entries, tile) / tile / (FILL if tile == TILE else FILL_TOGETHER)
         self._first, self._first_gradients = start, start_gradients
         self._by: Products = ByEntry() if columns is None else ByColumn(columns)
-        self.states = tuple(n for g in groups for n in g)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Of all groups."""
+        return tuple(n for g in self.groups for n in g)
 
     def forward(
         self,
