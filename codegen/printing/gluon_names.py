@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.code import Call, Cast, Code, Function, Load, Name, Power, Text, call, rebuilt
+from ..ir.code import Call, Cast, Code, Function, Load, Name, Power, call, rebuilt
 from ..ir.functions import GLUON
 from ..ir.warp_schedule import Barriers, Buffer, Ring, Tile
 
@@ -44,21 +45,29 @@ def scalar(x: Code) -> Code:
     """A number of a program or of a chunk, as Gluon writes it."""
     match x:
         case Call(function="tl.zeros_like", arguments=(value,)):
-            return Text(f"{scalar(value).text} * 0")
-        case Call(function=function, arguments=arguments, keywords=keywords):
-            return Call(gl_name(function), tuple(map(scalar, arguments)), tuple((n, scalar(y)) for n, y in keywords))
-        case Cast(value=value, dtype=dtype):
-            return Cast(scalar(value), gl_name(dtype))
-        case Name(id=name):
-            return Name(gl_name(name))
+            return scalar(value) * 0
         case Load(pointer=pointer):
             return call("gl.load", scalar(pointer))
-    return rebuilt(x, scalar)
+    return in_gluon(x, scalar)
 
 
-def function_of(x: Function | Power, value: Code) -> Code:
-    """A function, or a power, of a value: as for Triton, by functions that Gluon has as well."""
-    return replace(x, value=value, language=GLUON)
+def in_gluon(x: Code, part: Callable[[Code], Code]) -> Code:
+    """An expression of Triton as Gluon writes it, made of what its parts become."""
+    match x:
+        case Name(id=name):
+            return Name(gl_name(name))
+        case Call(function="float"):
+            return x
+        case Call(function=function, arguments=arguments, keywords=keywords):
+            return Call(gl_name(function), tuple(map(part, arguments)), tuple((n, part(y)) for n, y in keywords))
+        case Function(value=value) | Power(value=value):  # by functions that Gluon has as well
+            return replace(x, value=part(value), language=GLUON)
+        case Cast(value=value, dtype=dtype):
+            return Cast(part(value), gl_name(dtype))
+        case Load(pointer=pointer, mask=mask, other=other):
+            given = {n: part(y) for n, y in (("mask", mask), ("other", other)) if y is not None}
+            return call("gl.load", part(pointer), **given)
+    return rebuilt(x, part)
 
 
 def gl_name(name: str) -> str:

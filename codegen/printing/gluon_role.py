@@ -7,18 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from ..ir.code import (
     Call,
-    Cast,
     Code,
     Expanded,
-    Function,
     Items,
-    Load,
     Name,
-    Power,
     Text,
     call,
     names_in,
-    rebuilt,
 )
 from ..ir.kernel_ir import Body, If, KernelFunction, Let, Statement, Store, expressions, statements
 from ..ir.warp_schedule import (
@@ -61,8 +56,8 @@ from .gluon_names import (
     WARPS,
     WITHIN,
     dtype_of,
-    function_of,
     gl_name,
+    in_gluon,
     place_of,
     ring_name,
     scalar,
@@ -473,26 +468,13 @@ class RolePrinter:
                 if r.tile is None:
                     return Text(f"{self.stage_of(r)}.load({self.sliced(of, 0)})[:, None]")
                 return Text(f"{self.shared(Shared(name, r.turned))}.load({of})")
-            case Name(id=name):
-                return Name(gl_name(name))
             case Call(function="tl.trans", arguments=(Name(id=name),)) if (r := self.s.ring(name)) is not None:
                 return Text(f"{self.shared(Shared(name, not r.turned))}.load({of})")
             case Call(function="tl.zeros", arguments=(sizes, dtype)):
                 return call("gl.zeros", sizes, gl_name(dtype.text), layout=Name(of))
-            case Call(function="float"):
-                return x
-            case Call(function=function, arguments=arguments):
-                return Call(gl_name(function), tuple(self.tile(y, layout) for y in arguments))
-            case Function(value=value) | Power(value=value):
-                return function_of(x, self.tile(value, layout))
-            case Cast(value=value, dtype=dtype):
-                return Cast(self.tile(value, layout), gl_name(dtype))
-            case Load(pointer=pointer, mask=mask, other=other):
-                given = {n: self.tile(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
-                return call("gl.load", self.tile(pointer, layout), **given)
             case Items():
                 return x
-        return rebuilt(x, lambda y: self.tile(y, layout))
+        return in_gluon(x, lambda y: self.tile(y, layout))
 
     def of_blocks(self, x: Code, axis: int, of: str) -> Code:
         """Numbers of the steps of each chunk of a stage, along an axis of tiles of these."""
@@ -517,22 +499,9 @@ class RolePrinter:
                 return Text(f"({inside.text})") if inside.level < 3 else inside
             case Name(id=name) if (r := self.s.ring(name)) is not None and self.role.warps != 1:
                 return Text(f"{self.stage_of(r)}.load({layout})")
-            case Name(id=name):
-                return Name(gl_name(name))
             case Call(function="tl.arange", arguments=arguments):
                 return Call("gl.arange", arguments, (("layout", Name(layout)),))
-            case Call(function="float"):
-                return x
-            case Call(function=function, arguments=arguments):
-                return Call(gl_name(function), tuple(self.vector(y, layout) for y in arguments))
-            case Function(value=value) | Power(value=value):
-                return function_of(x, self.vector(value, layout))
-            case Cast(value=value, dtype=dtype):
-                return Cast(self.vector(value, layout), gl_name(dtype))
-            case Load(pointer=pointer, mask=mask, other=other):
-                given = {n: self.vector(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
-                return call("gl.load", self.vector(pointer, layout), **given)
-        return rebuilt(x, lambda y: self.vector(y, layout))
+        return in_gluon(x, lambda y: self.vector(y, layout))
 
     def number(self, x: Code) -> Code:
         """An expression over numbers of each step, or of a chunk."""
