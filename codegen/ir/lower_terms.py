@@ -64,11 +64,18 @@ def scalar_node(
             return power(go(base), go(exponent).attrs[0])
         return fn("exp", mul(go(exponent), go(sympy.log(base))))
     if isinstance(x, sympy.Max | sympy.Min):
-        terms = [go(a) for a in x.args]
-        if len(terms) == 2 and ZERO in terms:  # relu, of whose derivative at 0 nothing is left, as of torch.relu
-            sign = 1 if isinstance(x, sympy.Max) else -1
-            return mul(sign, fn("relu", mul(sign, *(a for a in terms if a is not ZERO))))
-        return maximum(*terms) if isinstance(x, sympy.Max) else minimum(*terms)
+        return _extreme(x, [go(a) for a in x.args])
+    return _function(x, go, env, where, differentiable)
+
+
+def _extreme(x: Any, terms: list[Node]) -> Node:
+    if len(terms) == 2 and ZERO in terms:  # relu, of whose derivative at 0 nothing is left, as of torch.relu
+        sign = 1 if isinstance(x, sympy.Max) else -1
+        return mul(sign, fn("relu", mul(sign, *(a for a in terms if a is not ZERO))))
+    return maximum(*terms) if isinstance(x, sympy.Max) else minimum(*terms)
+
+
+def _function(x: Any, go: Callable[[object], Node], env: dict[Any, Node], where: Any, differentiable: bool) -> Node:
     name = _BY_CLASS.get(x.func, x.func.__name__.rstrip("_"))
     if isinstance(x, sympy.Heaviside | sympy.sign) and not differentiable:
         return fn("step" if isinstance(x, sympy.Heaviside) else "sign", go(x.args[0]))

@@ -132,6 +132,9 @@ class Notation:
                 return self.show(known, row, col)
         elif known is not None:
             return self.turned(self.symbol(known, "let", len(x.axes)), x.axes, row, col)
+        return self.operation(x, row, col)
+
+    def operation(self, x: Node, row: str | None, col: str | None) -> Piece:
         match x.op:
             case "leaf":
                 kind, symbol, order = x.attrs
@@ -144,9 +147,6 @@ class Notation:
                 return Piece("C" if x.attrs[0] in (ROW, COL) else x.attrs[0])
             case "eye":
                 return Piece(r"\mathbf{I}" if self.tex else "I")
-            case "expand":
-                inner = x.args[0]
-                return self.show(inner, row if row in inner.axes else None, col if col in inner.axes else None)
             case "add":
                 plain = unshifted(x)
                 return self.sum_of_terms(x, row, col) if plain is x else self.show(plain, row, col)
@@ -158,11 +158,19 @@ class Notation:
                 return self.extreme_or_product(x, row, col)
             case "sum":
                 return self.contraction(x, row, col)
+        return self.of_axes(x, row, col)
+
+    def of_axes(self, x: Node, row: str | None, col: str | None) -> Piece:
+        """What is said of the axes of a value: it is spread over more, taken the largest over one, or inverted."""
+        inner = x.args[0] if x.args else x
+        match x.op:
+            case "expand":
+                return self.show(inner, row if row in inner.axes else None, col if col in inner.axes else None)
             case "peak":
-                body = self.show(x.args[0], x.attrs[0], None).text
+                body = self.show(inner, x.attrs[0], None).text
                 return Piece(rf"\max{self.fenced('(', body, ')')}" if self.tex else f"max({body})")
             case "inverse":
-                below = self.show(x.args[0], *x.args[0].attrs[2]).text
+                below = self.show(inner, *inner.attrs[2]).text
                 text = rf"(\mathbf{{I}} - {below})^{{-1}}" if self.tex else f"(I - {below})^-1"
                 return Piece(text if (row, col) == tuple(x.axes) else f"({text}){self.top}")
         return self.indexed(x)

@@ -91,23 +91,7 @@ class Lowering:
                 return mul(*(self.term(a, row, col) for a in m.args))
             case "matmul":
                 a, b = m.args
-                for i, parts in enumerate((self._by_state(a), self._by_state(b))):
-                    if len(parts) == 1:
-                        parts = self._multiplied_out(a, b) if i == 0 else self._multiplied_out(b, a)
-                    if len(parts) > 1:
-                        pairs = [(x, b) if i == 0 else (a, x) for x in parts]
-                        return add(*(self._product(x, y, row, col) for x, y in pairs))
-                for i, (x, other) in enumerate(((self._inside_out(a), b), (self._inside_out(b), a))):
-                    one_by_one = (other.is_vector and not x.is_vector) or self._multiplies(x, other)
-                    if x.op == "matmul" and x.args[0].cols is not UNIT and one_by_one:
-                        y, z = x.args  # a product of matrices, by which the other is multiplied one after the other
-                        if i == 0:
-                            return self._product(y, Matrix("matmul", (z, b), z.rows, b.cols), row, col)
-                        return self._product(Matrix("matmul", (a, y), a.rows, y.cols), z, row, col)
-                if a.cols is UNIT:
-                    return mul(self.term(a, row, None), self.term(b, None, col))
-                inner = canonical_axis(a.cols.name, {x for x in (row, col) if x})
-                return total(mul(self.term(a, row, inner), self.term(b, inner, col)), inner)
+                return self._matmul(a, b, row, col)
             case "diag":
                 assert row and col
                 return mul(eye(row, col), self.term(m.args[0], row, None))
@@ -120,6 +104,26 @@ class Lowering:
                 body, *args = m.args
                 return self.scalar(body, {entry(i): self.term(a, row, col) for i, a in enumerate(args)})
         raise AssertionError(m.op)
+
+    def _matmul(self, a: Matrix, b: Matrix, row: str | None, col: str | None) -> Node:
+        """The product of two matrices; term by term where one is a sum by which states are multiplied."""
+        for i, parts in enumerate((self._by_state(a), self._by_state(b))):
+            if len(parts) == 1:
+                parts = self._multiplied_out(a, b) if i == 0 else self._multiplied_out(b, a)
+            if len(parts) > 1:
+                pairs = [(x, b) if i == 0 else (a, x) for x in parts]
+                return add(*(self._product(x, y, row, col) for x, y in pairs))
+        for i, (x, other) in enumerate(((self._inside_out(a), b), (self._inside_out(b), a))):
+            one_by_one = (other.is_vector and not x.is_vector) or self._multiplies(x, other)
+            if x.op == "matmul" and x.args[0].cols is not UNIT and one_by_one:
+                y, z = x.args  # a product of matrices, by which the other is multiplied one after the other
+                if i == 0:
+                    return self._product(y, Matrix("matmul", (z, b), z.rows, b.cols), row, col)
+                return self._product(Matrix("matmul", (a, y), a.rows, y.cols), z, row, col)
+        if a.cols is UNIT:
+            return mul(self.term(a, row, None), self.term(b, None, col))
+        inner = canonical_axis(a.cols.name, {x for x in (row, col) if x})
+        return total(mul(self.term(a, row, inner), self.term(b, inner, col)), inner)
 
     def _product(self, a: Matrix, b: Matrix, row: str | None, col: str | None) -> Node:
         return self.term(Matrix("matmul", (a, b), a.rows, b.cols), row, col)
