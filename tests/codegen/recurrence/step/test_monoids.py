@@ -11,10 +11,13 @@ from sympy import Max, Min
 
 import chunkform
 from chunkform.codegen.ir.expr import ONE, leaf, mul
+from chunkform.codegen.ir.ranges import Ranges
+from chunkform.codegen.ir.step_program import StepProgram
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.gates.strata_gates import gate_scans
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
+from chunkform.codegen.recurrence.step.decays import known_range
 from chunkform.codegen.recurrence.step.elementwise import scans
 from chunkform.codegen.recurrence.step.lower import lower
 from chunkform.codegen.recurrence.step.monoids import found_in
@@ -99,12 +102,16 @@ def compiled(name):
     return compile_spec(SPECS[name]())
 
 
+def ranges(step: StepProgram) -> Ranges:
+    return Ranges(lambda x: known_range(step, x))
+
+
 def test_the_kind_of_map_follows_from_the_update():
     step = lower(every_kind())
-    kinds = {s.name: found_in(step.updates[s.name], s.leaf)[0] for s in step.states}
+    kinds = {s.name: found_in(step.updates[s.name], s.leaf, ranges(step))[0] for s in step.states}
     assert kinds == {"m": "maximum", "P": "rational", "q": "minimum", "h": "affine", "n": "affine"}
     step = stable(lower(log_space()))
-    found = {s.name: found_in(step.updates[s.name], s.leaf) for s in step.states}
+    found = {s.name: found_in(step.updates[s.name], s.leaf, ranges(step)) for s in step.states}
     assert {x[0] for n, x in found.items() if n != "s"} == {"logaddexp"}
     assert found["s"][0] == "logaddexp" and found["s"][1][1] is not found["s"][1][2]
 
@@ -130,7 +137,7 @@ def test_what_does_not_compose_is_not_scanned(update):
     r.update(h, update(h.prev, a))
     r.output("o", h.next)
     step = lower(r)
-    assert found_in(step.updates["h"], step.state("h").leaf) is None
+    assert found_in(step.updates["h"], step.state("h").leaf, ranges(step)) is None
     assert compile_spec(r).family == "sequential"
 
 
