@@ -1484,7 +1484,7 @@ def x_system_solves(
     SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr,
     DT: tl.constexpr, EXACT: tl.constexpr,
 ):
-    """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side, with its SIGN."""
+    """COUNT steps of conjugate gradients for all solves of a chunk, from the best multiple of the right side, with its SIGN."""
     chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)

@@ -11,9 +11,10 @@ from ..ir.code import Attribute, Code, Group, Literal, Method, Raised, Text, cal
 from ..ir.expr import Node, size
 from ..ir.launch_ir import Body, Function, Return, assign, of_code
 from ..ir.lower_terms import scalar_node
+from ..ir.words import Definition
 from ..printing.code_passes import finished_function
 from ..printing.expressions import NodePrinter, Torch
-from ..printing.launch_text import launch_text
+from ..printing.launch_text import launch_definition
 from .compiled import CompiledAttention
 
 HALF = Fraction(1, 2)
@@ -43,19 +44,19 @@ def default_name(v: AttentionVariable) -> str:
     return repr(float(v.default)) if v.default.is_number else f"default_{v.name}"
 
 
-def default_functions(c: CompiledAttention) -> list[str]:
+def default_functions(c: CompiledAttention) -> list[Definition]:
     """The functions of sizes that stand for arguments which aren't given."""
     return [_function(v) for v in c.spec.variables if v.default is not None and not v.default.is_number]
 
 
-def _function(v: AttentionVariable) -> str:
+def _function(v: AttentionVariable) -> Definition:
     env = {s: size(str(s)) for s in v.default.free_symbols}
     node = scalar_node(v.default, env, lambda _: None, v.where)
     printer = NodePrinter(OfSizes(lambda d: f'sizes["{d}"]'), taken={"sizes", "torch"})
     made, results = printer.values({v.name: node}, _no_leaf)
     body: Body = (*(assign(n, x) for n, x in made), Return(of_code(results[v.name])))
     told = f"{v.name}, where it isn't given."
-    return launch_text(finished_function(Function(default_name(v), "(sizes)", told, body, frees=False))).rstrip()
+    return launch_definition(finished_function(Function(default_name(v), "(sizes)", told, body, frees=False)))
 
 
 def _no_leaf(x: Node) -> str:

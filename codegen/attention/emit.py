@@ -10,24 +10,24 @@ from chunkform.spec.language.attention import Attention
 
 from ..ir.expr import Node, leaves, walk
 from ..ir.launch_ir import Expr, Function, If, Return, Set, joined, py, ref
+from ..ir.words import Definition, Definitions, apart, defined, outside, text_of
 from ..printing.code_passes import finished_function, told
 from ..printing.formatting import formatted
-from ..printing.launch_text import launch_text
+from ..printing.launch_text import launch_definition
 from ..printing.parameters import OPTIONS, TENSOR, Parameter, constant, listed, result
 from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from ..recurrence.compiler_fault import blaming
-from ..recurrence.emit import check_name, escaped, names_from_outside, title_of, version_lines, wrapped
+from ..recurrence.emit import check_name, escaped, imported_as, title_of, version_lines, wrapped
 from .compiled import CompiledAttention
 from .defaults import default_functions, default_name
 from .derivation import derivation_lines, formulas
 from .feature_maps import Map
 from .features_kernel import Made, call_text, made_by_kernels
-from .kernels_text import features_text, kernels_text
+from .kernels_text import features_definition, kernel_definitions
 from .lettered import attention_in_letters
 from .lower import QUERY, Lowered, lower
-from .pairs import product_of_averages
 from .pipeline import PASSES
 from .print_maps import Printed, gradient_names, is_product, print_gradients, print_map, setup_statements, where_needed
 from .torch_tile import torch_functions
@@ -47,6 +47,10 @@ IMPORTS = {
 }
 
 
+# what every file has of these at its margin, beside its functions
+AT_MARGIN = frozenset({"AttentionOp", "AttentionBackend", "Maps", "AttentionSignature", "AttentionArgument"})
+
+
 @blaming
 def emit(c: CompiledAttention, tidy: bool = True) -> str:
     """The generated file of an attention, formatted where `tidy`."""
@@ -55,44 +59,47 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
 
 
 def _emitted(spec: CompiledAttention, tidy: bool) -> str:
-    c, alphabet = attention_in_letters(spec)
-    made = made_by_kernels(c.lowered, c.features)
-    outputs = print_map(c.lowered, c.outputs)
-    page: dict[str, Any] = {
-        "features": feature_functions(c, ""),
-        "outputs": [
-            _map_text("outputs", "averaged", OUTPUTS, outputs, list(outputs.results.items())),
-            _gradient_text(c, "output_gradients", "averaged, cotangents", OUTPUT_GRADIENTS, c.outputs),
-        ],
-        "made": bool(made),
-        "title": escaped(title_of(spec)),  # type: ignore[arg-type]
-        "command": f"chunkform build {spec.name}",
-        "hash": spec_hash(spec),
-        "derivation": wrapped(derivation_lines(spec)),
-        "tile": torch_functions(c.split, c.derivatives),
-        "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
-        "after": product_of_averages(c.split, c.outputs),
-        "signature": signature_text(spec),
-        "defaults": default_functions(spec),
-        "name": spec.name,
-        "parameters": listed(parameters(spec)),
-        "returned": returned(spec),
-        "docstring": escaped(docstring(spec)),
-        "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in spec.spec.variables) + "}",
-        "causal": "causal" if c.spec.nodes is None else "False",
-    }
-    page["moved"] = None
-    if c.moved is not None:
-        by_kernels = bool(made_by_kernels(c.moved.lowered, c.moved.features))
-        page["moved"] = {
-            "features": feature_functions(c.moved, "moved_"),
-            "made": by_kernels,
-            "sizes": moved_sizes(c),
-        }
-    body = render("attention/attention.py.jinja", **page, imports="")
-    out = spelled(render("attention/attention.py.jinja", **page, imports=imports(body)), alphabet)
-    check_name(spec.spec, out)
+    c = spec
+    parts = definitions(spec)
+    moved = None if c.moved is None else {"made": "moved_kernel_features" in defined(parts), "sizes": moved_sizes(c)}
+    imported = imported_names(parts, moved is not None)
+    check_name(spec.spec, (*imported_as(imported, {}), "attention_torch"), parts)
+    out = render(
+        "attention/attention.py.jinja",
+        title=escaped(title_of(spec)),  # type: ignore[arg-type]
+        command=f"chunkform build {spec.name}",
+        hash=spec_hash(spec),
+        derivation=wrapped(derivation_lines(spec)),
+        imports=import_text(imported),
+        body=text_of(parts),
+        made="kernel_features" in defined(parts),
+        after="triton_forward_and_output" in defined(parts),
+        moved=moved,
+        signature=signature_text(spec),
+        name=spec.name,
+        parameters=listed(parameters(spec)),
+        returned=returned(spec),
+        docstring=escaped(docstring(spec)),
+        given="{" + ", ".join(f'"{v.name}": {v.name}' for v in spec.spec.variables) + "}",
+        causal="causal" if c.spec.nodes is None else "False",
+    )
     return formatted(out) if tidy else out
+
+
+def definitions(spec: CompiledAttention) -> Definitions:
+    """What an attention's file defines, but for its op."""
+    c, alphabet = attention_in_letters(spec)
+    outputs = print_map(c.lowered, c.outputs)
+    parts = [
+        *feature_functions(c, ""),
+        *(() if c.moved is None else feature_functions(c.moved, "moved_")),
+        _map_function("outputs", "averaged", OUTPUTS, outputs, list(outputs.results.items())),
+        _gradient_function(c, "output_gradients", "averaged, cotangents", OUTPUT_GRADIENTS, c.outputs),
+        *torch_functions(c.split, c.derivatives),
+        *kernel_definitions(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
+        *default_functions(spec),
+    ]
+    return spelled(apart(parts), alphabet)
 
 
 FEATURES = (
@@ -103,39 +110,39 @@ OUTPUTS = "The outputs, from averages over keys."
 OUTPUT_GRADIENTS = "The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."
 
 
-def feature_functions(c: CompiledAttention, begins: str) -> list[str]:
+def feature_functions(c: CompiledAttention, begins: str) -> list[Definition]:
     """Features, kernels that make some of them, and gradients through them; where names begin so, with the key's matrix on the
     query's side."""
     told = "`features`, with the key's matrix on the query's side: keys are values." if begins else FEATURES
     plain = print_map(c.lowered, c.features)
-    found = [_map_text(f"{begins}features", "", told, plain, feature_results(c, plain))]
+    found = [_map_function(f"{begins}features", "", told, plain, feature_results(c, plain))]
     made = made_by_kernels(c.lowered, c.features, begins)
     if made:
         printed = print_made(c, made, f"{begins}features")
         told = f"`{begins}features`, of which kernels make what they can."
-        found += map(features_text, made)
-        found.append(_map_text(f"{begins}kernel_features", "", told, printed, feature_results(c, printed)))
+        found += map(features_definition, made)
+        found.append(_map_function(f"{begins}kernel_features", "", told, printed, feature_results(c, printed)))
     told = "`feature_gradients` of `moved_features`." if begins else FEATURE_GRADIENTS
     given = "cotangents, features"
-    return [*found, _gradient_text(c, f"{begins}feature_gradients", given, told, c.features)]
+    return [*found, _gradient_function(c, f"{begins}feature_gradients", given, told, c.features)]
 
 
-def _map_text(name: str, more: str, told: str, p: Printed, results: list[tuple[str, Expr]]) -> str:
+def _map_function(name: str, more: str, told: str, p: Printed, results: list[tuple[str, Expr]]) -> Definition:
     """A function that makes the results of a map."""
     values = joined((py('"{}": {}', n, x) for n, x in results), ", ")
     head = f"(given, constants, at{', ' if more else ''}{more})"
     body = (*p.setup, *p.lines, Return(py("{{{},}}", values)))
-    return launch_text(finished_function(Function(name, head, told, body, frees=False))).rstrip()
+    return launch_definition(finished_function(Function(name, head, told, body, frees=False)))
 
 
-def _gradient_text(c: CompiledAttention, name: str, more: str, told: str, made: Map) -> str:
+def _gradient_function(c: CompiledAttention, name: str, more: str, told: str, made: Map) -> Definition:
     """A function that makes the gradients through a map."""
     of_features = made is c.features
     kept, cotangents = (kept_features(c), joined_cotangents(c)) if of_features else ({}, None)
     p = print_gradients(c.lowered, made, kept, cotangents)
     body = (*p.setup, *where_needed(p, gradient_names(c.lowered, made)), Return(ref("found")))
     f = Function(name, f"(given, constants, at, {more}, needs)", told, body, frees=False)
-    return launch_text(finished_function(f)).rstrip()
+    return launch_definition(finished_function(f))
 
 
 def moved_sizes(c: CompiledAttention) -> tuple[str, str]:
@@ -144,19 +151,21 @@ def moved_sizes(c: CompiledAttention) -> tuple[str, str]:
     return _dim(own), _dim(other)
 
 
-def imports(text: str) -> str:
-    used = names_from_outside(text)
-    lines = ["import torch"] if "torch" in used else []
-    lines += [
+def imported_names(parts: Definitions, moved: bool) -> dict[str, set[str]]:
+    """What a file needs of each module; of torch and Triton, nothing but the module."""
+    used = set(outside(parts) | AT_MARGIN | ({"Moved"} if moved else set()))
+    return {"torch": set(), "triton": set(), **{m: used & set(names.split()) for m, names in sorted(IMPORTS.items())}}
+
+
+def import_text(imported: dict[str, set[str]]) -> str:
+    lines = [
+        "import torch",
         "import triton",
         "import triton.language as tl",
         *version_lines(),
         "from chunkform.runtime.attention import torch_form as attention_torch",
     ]
-    for module, names in sorted(IMPORTS.items()):
-        found = sorted(used & set(names.split()))
-        if found:
-            lines.append(f"from {module} import {', '.join(found)}")
+    lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in imported.items() if names]
     return "\n".join(lines)
 
 

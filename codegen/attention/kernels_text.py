@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from ..ir.expr import Node
 from ..ir.kernel_ir import KernelFunction
 from ..ir.launch_ir import Call, Expr, Function, Return
+from ..ir.words import Definition, Definitions, apart
 from ..printing.code_passes import finished_function, finished_kernel
-from ..printing.kernel_text import kernel_function_text, tile_function_text
-from ..printing.launch_text import launch_text, lines_of
+from ..printing.kernel_text import kernel_definition, tile_definition
+from ..printing.launch_text import launch_definition, statement
 from .feature_maps import Derivative, Map
 from .features_kernel import Made, features_kernel
 from .forward_kernel import forward_kernel
@@ -26,7 +27,9 @@ from .torch_tile import scale_function
 KERNELS = Expr("KERNELS")
 
 
-def kernels_text(s: Split, outputs: Map, found: Mapping[Node, Derivative], normaliser: str, same: bool) -> str:
+def kernel_definitions(
+    s: Split, outputs: Map, found: Mapping[Node, Derivative], normaliser: str, same: bool
+) -> Definitions:
     """`same`: may the key's feature be what is averaged?
 
     Raises `GateError` where a kernel doesn't make what the derivation says."""
@@ -37,19 +40,19 @@ def kernels_text(s: Split, outputs: Map, found: Mapping[Node, Derivative], norma
     functions += shifted_functions(s, rule) if scaled else []
     made = tuple(map(finished_kernel, kernels(p)))
     gate_pairs(Derivation(s, outputs, derivatives, rule, scaled), p, functions, made)
-    texts = [*map(tile_function_text, functions)]
+    parts = [*map(tile_definition, functions)]
     if scaled:
-        texts.append(scale_function(s, scaled.numbers))
-    texts += map(kernel_function_text, made)
-    texts.append("\n".join(lines_of((record(p),))))
-    return "\n\n\n".join([*texts, *(launch_text(finished_function(f)).rstrip() for f in launchers(p))])
+        parts.append(scale_function(s, scaled.numbers))
+    parts += map(kernel_definition, made)
+    parts.append(statement(record(p)))
+    return apart([*parts, *(launch_definition(finished_function(f)) for f in launchers(p))])
 
 
-def features_text(m: Made) -> str:
+def features_definition(m: Made) -> Definition:
     """The kernel that makes features of positions."""
     k = finished_kernel(features_kernel(m))
     gate_features(m, k)
-    return kernel_function_text(k)
+    return kernel_definition(k)
 
 
 def kernels(p: Pairs) -> tuple[KernelFunction, KernelFunction, KernelFunction]:
@@ -84,25 +87,19 @@ def record(p: Pairs) -> Call:
 def launchers(p: Pairs) -> list[Function]:
     """The functions that an attention's backend consists of."""
     found = [
-        _launcher("triton_forward", "(op, features, at)", "(averages, log-sum-exp, sums of weights).", "forward"),
-        _launcher(
-            "triton_backward",
-            "(op, features, at, averages, lse, d_averages, D, needs)",
-            "The cotangent of each feature.",
-            "backward",
-        ),
+        _launcher("forward", "(averages, log-sum-exp, sums of weights).", "features", "at"),
+        _launcher("backward", "The cotangent of each feature.", *"features at averages lse d_averages D needs".split()),
     ]
     if p.after:
         told = "The same, with the output, where the kernel can make it; and with averages where they are to be kept."
-        head = "(op, given, features, at, keep)"
-        found.insert(1, _launcher("triton_forward_and_output", head, told, "forward_and_output"))
+        found.insert(1, _launcher("forward_and_output", told, "given", "features", "at", "keep"))
     return found
 
 
-def _launcher(name: str, head: str, told: str, function: str) -> Function:
+def _launcher(function: str, told: str, *given: str) -> Function:
     """A function that hands on what it is given, but for the op, with the kernels."""
-    arguments = head.strip("()").split(", ")[1:]
-    return Function(name, head, told, (Return(Call((), function, (KERNELS, *map(Expr, arguments)))),), frees=False)
+    call = Call((), function, (KERNELS, *map(Expr, given)))
+    return Function(f"triton_{function}", f"({', '.join(('op', *given))})", told, (Return(call),), frees=False)
 
 
 def _names(names: Iterable[str]) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from ..ir.code import Attribute, Code, Items, Literal, Name, call
 from ..ir.expr import Node, leaves, mul, walk
 from ..ir.launch_ir import Body, Function, Return, Statement, assign, dictionary, of_code
+from ..ir.words import Definition
 from ..printing.code_passes import finished_function
-from ..printing.launch_text import launch_text
+from ..printing.launch_text import launch_definition
 from ..printing.torch_expressions import TorchText
 from .feature_maps import Derivative
 from .operations import EPS
@@ -16,7 +17,7 @@ from .split import Split
 from .tile_functions import PAIR, derivatives_of, tile_arguments, tile_of
 
 
-def torch_functions(s: Split, found: dict[Node, Derivative]) -> str:
+def torch_functions(s: Split, found: dict[Node, Derivative]) -> list[Definition]:
     tile, derivatives = tile_of(s), derivatives_of(s, found)
     arguments = [*tile_arguments(s), "i", "j"]
     made: list[Statement] = []
@@ -32,10 +33,10 @@ def torch_functions(s: Split, found: dict[Node, Derivative]) -> str:
     results = dictionary((n, of_code(printer.aligned(g, PAIR))) for n, g in whole.items())
     told = "dE times the energy's derivative by each of its leaves, pair by pair."
     body = (*_eps(s, *whole.values()), *made, Return(results))
-    return "\n\n\n".join([*functions, _function("torch_energy_gradients", ["dE", *arguments], told, body)])
+    return [*functions, _function("torch_energy_gradients", ["dE", *arguments], told, body)]
 
 
-def scale_function(s: Split, numbers: tuple[Node, ...]) -> str:
+def scale_function(s: Split, numbers: tuple[Node, ...]) -> Definition:
     """A function of torch tensors: what multiplies the score, [H], or None for 1."""
     body: list[Statement] = []
     printer = TorchText(lambda x: x.attrs[1], body, {}, prefix="t_")
@@ -44,9 +45,9 @@ def scale_function(s: Split, numbers: tuple[Node, ...]) -> str:
     return _function("score_scale", s.scalars, "What multiplies the score, a number a head; None for 1.", tuple(body))
 
 
-def _function(name: str, arguments: Iterable[str], told: str, body: Body) -> str:
+def _function(name: str, arguments: Iterable[str], told: str, body: Body) -> Definition:
     f = Function(name, f"({', '.join(arguments)})", told, body, frees=False)
-    return launch_text(finished_function(f)).rstrip()
+    return launch_definition(finished_function(f))
 
 
 def _eps(s: Split, *nodes: Node) -> Body:

@@ -6,13 +6,15 @@ reads is found in its names (`names_in`, `loads_in`), never in its text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from .functions import LIBRARIES, TABLE, TRITON
+from .quoted import filled, quoted
+from .words import Keyword, Member, Said, Words, listed, path
 
 CONDITIONAL, OR, AND, NOT, COMPARE, EITHER, BOTH, ADD, MUL, UNARY, ATOM = range(-7, 4)  # how tightly a text binds
 LEVELS = {
@@ -30,11 +32,17 @@ class Code:
         @property
         def text(self) -> str: ...
         @property
+        def words(self) -> Words: ...
+        @property
         def level(self) -> int: ...
 
     def at(self, level: int) -> str:
         """The text, in parentheses where something binds more tightly than it."""
         return self.text if self.level >= level else f"({self.text})"
+
+    def words_at(self, level: int) -> Words:
+        """The words of this."""
+        return self.words if self.level >= level else ("(", *self.words, ")")
 
     @property
     def width(self) -> int:
@@ -102,7 +110,7 @@ class Code:
         """The expressions that it is made of."""
         found: list[Code] = []
         kept = self.__dict__
-        for name in _fields(type(self)):
+        for name in fields_of(type(self)):
             part = kept[name]
             if isinstance(part, Code):
                 found.append(part)
@@ -143,18 +151,26 @@ class Text(Code):
     text: str
     level: int = ATOM
 
+    @cached_property
+    def words(self) -> Words:
+        return quoted(self.text)
+
 
 class Tree(Code):
-    """What is one; its text is made once."""
+    """What is one; its words, and their text, are made once."""
 
     if not TYPE_CHECKING:
         level = ATOM
 
     @cached_property
     def text(self) -> str:
+        return "".join(self.words)
+
+    @cached_property
+    def words(self) -> Words:
         return self.printed()
 
-    def printed(self) -> str:
+    def printed(self) -> Words:
         raise NotImplementedError
 
 
@@ -162,8 +178,8 @@ class Tree(Code):
 class Name(Tree):
     id: str
 
-    def printed(self) -> str:
-        return self.id
+    def printed(self) -> Words:
+        return path(self.id)
 
 
 @dataclass(frozen=True)
@@ -177,8 +193,8 @@ class Literal(Tree):
     def level(self) -> int:
         return UNARY if isinstance(self.value, int | float) and self.value < 0 else ATOM
 
-    def printed(self) -> str:
-        return f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)
+    def printed(self) -> Words:
+        return (Said(f'"{self.value}"') if isinstance(self.value, str) else repr(self.value),)
 
 
 @dataclass(frozen=True)
@@ -187,8 +203,8 @@ class Group(Tree):
 
     value: Code
 
-    def printed(self) -> str:
-        return f"({self.value.text})"
+    def printed(self) -> Words:
+        return ("(", *self.value.words, ")")
 
 
 @dataclass(frozen=True)
@@ -201,8 +217,8 @@ class Binary(Tree):
     def level(self) -> int:
         return LEVELS[self.operator]
 
-    def printed(self) -> str:
-        return f"{self.left.at(self.level)} {self.operator} {self.right.at(self.level + 1)}"
+    def printed(self) -> Words:
+        return (*self.left.words_at(self.level), f" {self.operator} ", *self.right.words_at(self.level + 1))
 
 
 @dataclass(frozen=True)
@@ -213,8 +229,8 @@ class Negative(Tree):
     def level(self) -> int:
         return MUL
 
-    def printed(self) -> str:
-        return f"-{self.value.at(MUL)}"
+    def printed(self) -> Words:
+        return ("-", *self.value.words_at(MUL))
 
 
 @dataclass(frozen=True)
@@ -225,8 +241,8 @@ class Not(Tree):
     def level(self) -> int:
         return NOT
 
-    def printed(self) -> str:
-        return f"not {self.value.at(NOT)}"
+    def printed(self) -> Words:
+        return ("not ", *self.value.words_at(NOT))
 
 
 @dataclass(frozen=True)
@@ -241,8 +257,9 @@ class Either(Tree):
     def level(self) -> int:
         return CONDITIONAL
 
-    def printed(self) -> str:
-        return f"{self.then.at(OR)} if {self.condition.at(OR)} else {self.otherwise.at(CONDITIONAL)}"
+    def printed(self) -> Words:
+        first, rest = (*self.then.words_at(OR), " if "), self.otherwise.words_at(CONDITIONAL)
+        return (*first, *self.condition.words_at(OR), " else ", *rest)
 
 
 @dataclass(frozen=True)
@@ -255,11 +272,11 @@ class Items(Tree):
     bare: bool = False
     closed: bool = False
 
-    def printed(self) -> str:
-        inner = ", ".join(x.text for x in self.values)
+    def printed(self) -> Words:
+        inner = listed(x.words for x in self.values)
         if self.shape or self.bare:
-            return f"[{inner}]" if self.shape else inner
-        return f"({inner},)" if len(self.values) == 1 or self.closed else f"({inner})"
+            return ("[", *inner, "]") if self.shape else inner
+        return ("(", *inner, ",)" if len(self.values) == 1 or self.closed else ")")
 
 
 @dataclass(frozen=True)
@@ -268,8 +285,8 @@ class Starred(Tree):
 
     value: Code
 
-    def printed(self) -> str:
-        return f"*{self.value.at(ATOM)}"
+    def printed(self) -> Words:
+        return ("*", *self.value.words_at(ATOM))
 
 
 @dataclass(frozen=True)
@@ -279,11 +296,12 @@ class Call(Tree):
     keywords: tuple[tuple[str, Code], ...] = ()
 
     @property
-    def inside(self) -> str:
-        return ", ".join([*(x.text for x in self.arguments), *(f"{n}={x.text}" for n, x in self.keywords)])
+    def inside(self) -> Words:
+        keywords = ((Keyword(n), "=", *x.words) for n, x in self.keywords)
+        return listed([*(x.words for x in self.arguments), *keywords])
 
-    def printed(self) -> str:
-        return f"{self.function}({self.inside})"
+    def printed(self) -> Words:
+        return (*path(self.function), "(", *self.inside, ")")
 
 
 @dataclass(frozen=True)
@@ -294,8 +312,9 @@ class Method(Tree):
     name: str
     arguments: tuple[Code, ...]
 
-    def printed(self) -> str:
-        return f"{self.value.at(ATOM)}.{self.name}({', '.join(x.text for x in self.arguments)})"
+    def printed(self) -> Words:
+        arguments = listed(x.words for x in self.arguments)
+        return (*self.value.words_at(ATOM), ".", Member(self.name), "(", *arguments, ")")
 
 
 @dataclass(frozen=True)
@@ -305,8 +324,8 @@ class Attribute(Tree):
     value: Code
     name: str
 
-    def printed(self) -> str:
-        return f"{self.value.at(ATOM)}.{self.name}"
+    def printed(self) -> Words:
+        return (*self.value.words_at(ATOM), ".", *(path(self.name, Member)))
 
 
 @dataclass(frozen=True)
@@ -316,8 +335,8 @@ class Item(Tree):
     value: Code
     index: Code
 
-    def printed(self) -> str:
-        return f"{self.value.at(ATOM)}[{self.index.text}]"
+    def printed(self) -> Words:
+        return (*self.value.words_at(ATOM), "[", *self.index.words, "]")
 
 
 @dataclass(frozen=True)
@@ -325,8 +344,8 @@ class Cast(Tree):
     value: Code
     dtype: str
 
-    def printed(self) -> str:
-        return f"{self.value.at(ATOM)}.to({self.dtype})"
+    def printed(self) -> Words:
+        return (*self.value.words_at(ATOM), ".", Member("to"), "(", *path(self.dtype), ")")
 
 
 @dataclass(frozen=True)
@@ -336,8 +355,9 @@ class CastLike(Tree):
     value: Code
     pointer: Code
 
-    def printed(self) -> str:
-        return f"{self.value.at(ATOM)}.to({self.pointer.at(ATOM)}.dtype.element_ty)"
+    def printed(self) -> Words:
+        dtype = (*self.pointer.words_at(ATOM), ".", Member("dtype"), ".", Member("element_ty"))
+        return (*self.value.words_at(ATOM), ".", Member("to"), "(", *dtype, ")")
 
 
 @dataclass(frozen=True)
@@ -348,9 +368,9 @@ class Expanded(Tree):
     own: tuple[bool, ...]
     batched: bool = False
 
-    def printed(self) -> str:
+    def printed(self) -> Words:
         axes = ", ".join(":" if x else "None" for x in self.own)
-        return f"{self.value.at(ATOM)}[{'..., ' if self.batched else ''}{axes}]"
+        return (*self.value.words_at(ATOM), f"[{'..., ' if self.batched else ''}{axes}]")
 
 
 @dataclass(frozen=True)
@@ -361,9 +381,10 @@ class Load(Tree):
     mask: Code | None = None
     other: Code | None = None
 
-    def printed(self) -> str:
-        mask = "" if self.mask is None else f", mask={self.mask.text}"
-        return f"tl.load({self.pointer.text}{mask}{'' if self.other is None else f', other={self.other.text}'})"
+    def printed(self) -> Words:
+        mask = () if self.mask is None else (", ", Keyword("mask"), "=", *self.mask.words)
+        other = () if self.other is None else (", ", Keyword("other"), "=", *self.other.words)
+        return (*path("tl.load"), "(", *self.pointer.words, *mask, *other, ")")
 
 
 @dataclass(frozen=True)
@@ -374,8 +395,8 @@ class Function(Tree):
     value: Code
     language: str = TRITON
 
-    def printed(self) -> str:
-        return TABLE[self.name].spelt(self.language).format(self.value.text)
+    def printed(self) -> Words:
+        return filled(TABLE[self.name].spelt(self.language), [self.value.words])
 
 
 @dataclass(frozen=True)
@@ -403,18 +424,18 @@ class Power(Tree):
             return ATOM
         return MUL if self.exponent < 0 or self.factors > 1 else ATOM
 
-    def printed(self) -> str:
+    def printed(self) -> Words:
         library = LIBRARIES[self.language]
-        if self.by_logarithm:
-            return f"{library}.exp2({float(self.exponent)} * {library}.log2({self.value.text}))"
         if self.as_exponential:
-            return f"{library}.exp({float(self.exponent)!r} * {library}.log({self.value.text}))"
+            template = "{0}.exp2({1} * {0}.log2({2}))" if self.by_logarithm else "{0}.exp({1} * {0}.log({2}))"
+            return filled(template, [library, repr(float(self.exponent)), self.value.words])
         whole, half = divmod(abs(self.exponent), 1)
-        factors = [self.value.at(ATOM)] * int(whole) + ([f"{library}.sqrt({self.value.text})"] if half else [])
-        product = " * ".join(factors)
+        factors = [self.value.words_at(ATOM)] * int(whole)
+        factors += [filled("{}.sqrt({})", [library, self.value.words])] if half else []
+        product = listed(factors, " * ")
         if self.exponent > 0:
             return product
-        return f"1.0 / ({product})" if len(factors) > 1 else f"1.0 / {product}"
+        return ("1.0 / (", *product, ")") if len(factors) > 1 else ("1.0 / ", *product)
 
 
 @dataclass(frozen=True)
@@ -428,8 +449,8 @@ class Raised(Tree):
     def level(self) -> int:
         return UNARY
 
-    def printed(self) -> str:
-        return f"{self.value.at(ATOM)} ** {self.exponent.at(UNARY)}"
+    def printed(self) -> Words:
+        return (*self.value.words_at(ATOM), " ** ", *self.exponent.words_at(UNARY))
 
 
 # --- making and reading trees ---------------------------------------------------------------------------------------
@@ -507,79 +528,13 @@ def product(factors: Iterable[Code]) -> Code:
     return reduce(lambda a, b: Binary("*", a, b), factors)
 
 
-def is_short(x: Code) -> bool:
-    """Is it a name, or a number without a sign and an exponent, which may stand more than once?"""
-    if isinstance(x, Literal):
-        return isinstance(x.value, int | float) and (x.value == 0 or 1e-4 <= x.value < 1e16)
-    return isinstance(x, Name)
-
-
-def starts_with_minus(x: Code) -> bool:
-    match x:
-        case Text(text=text):
-            return text.startswith("-")
-        case Negative():
-            return True
-        case Literal(value=int() | float() as value):
-            return value < 0
-        case Binary(left=left):
-            return left.level >= x.level and starts_with_minus(left)
-    return False
-
-
-def without_minus(x: Code) -> Code:
-    """x without the minus that it starts with."""
-    match x:
-        case Text(text=text, level=level):
-            return Text(text[1:], level)
-        case Negative(value=value):
-            return value
-        case Literal(value=int() | float() as value, exact=exact):
-            return Literal(-value, None if exact is None else -exact)
-        case Binary(operator=operator, left=left, right=right):
-            return Binary(operator, without_minus(left), right)
-    raise TypeError(f"{x.text} starts with no minus")
-
-
 _FIELDS: dict[type, tuple[str, ...]] = {}  # of each kind of expression, which `fields` looks for anew
 
 
-def _fields(of: type) -> tuple[str, ...]:
+def fields_of(of: type) -> tuple[str, ...]:
     if of not in _FIELDS:
         _FIELDS[of] = tuple(f.name for f in fields(of))
     return _FIELDS[of]
-
-
-def walk_code(x: Code) -> Iterator[Code]:
-    """An expression, and all that it is made of."""
-    stack = [x]
-    while stack:
-        x = stack.pop()
-        yield x
-        stack.extend(reversed(x.parts))
-
-
-def rebuilt(x: Code, change: Callable[[Code], Code]) -> Code:
-    """The expression with what `change` makes of each of its parts."""
-    new: dict[str, object] = {}
-    for name in _fields(type(x)):
-        part = getattr(x, name)
-        if isinstance(part, Code):
-            new[name] = change(part)
-        elif isinstance(part, tuple):
-            new[name] = tuple(
-                change(y) if isinstance(y, Code) else (y[0], change(y[1])) if isinstance(y, tuple) else y for y in part
-            )
-        else:
-            new[name] = part
-    return type(x)(**new)
-
-
-def substituted(x: Code, names: Mapping[str, Code]) -> Code:
-    """The expression with others in the place of some names."""
-    if isinstance(x, Name):
-        return names.get(x.id, x)
-    return rebuilt(x, lambda y: substituted(y, names))
 
 
 def names_in(x: Code) -> frozenset[str]:

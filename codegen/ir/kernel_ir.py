@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from .code import Code, Load, Name, code, loads_in, names_in, rebuilt, walk_code
+from .code import Code, Load, Name, code, loads_in, names_in
+from .code_parts import rebuilt, walk_code
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,32 @@ which results a statement is wanted for (`Wanted`, `If.wanted`). Sizes, the conf
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from .code import Code
 from .expr import plain_name
+from .quoted import filled, parameters, quoted
+from .words import Bound, Words
 
 
 @dataclass(frozen=True)
 class Expr:
-    """A Python expression, and the names in it that statements of the function assign."""
+    """A Python expression, and the names in it that statements of the function assign. `made_of`: a tree, or a template and
+    its parts."""
 
     text: str
     names: frozenset[str] = frozenset()
+    made_of: Code | tuple[str, tuple[Expr | str, ...]] | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def words(self) -> Words:
+        if self.made_of is None:
+            return quoted(self.text)
+        if isinstance(self.made_of, Code):
+            return self.made_of.words
+        template, parts = self.made_of
+        return filled(template, [x.words if isinstance(x, Expr) else x for x in parts])
 
     def __str__(self) -> str:
         raise TypeError(f"an expression in a string would lose what it reads: {self.text}; use py(..)")
@@ -39,7 +53,7 @@ def assign(names: str | tuple[str, ...], value: Code, several: bool = False) -> 
 
 def of_code(x: Code) -> Expr:
     """An expression that is a tree, with the names that it reads."""
-    return Expr(x.text, x.names)
+    return Expr(x.text, x.names, x)
 
 
 NONE = Expr("None")
@@ -80,7 +94,8 @@ def py(template: str, *parts: Expr | str | int) -> Expr:
     """An expression of others, put where the template has {}; words are strings."""
     texts = [x.text if isinstance(x, Expr) else str(x) for x in parts]
     names = frozenset[str]().union(*(x.names for x in parts if isinstance(x, Expr)))
-    return Expr(template.format(*texts), names)
+    made_of = template, tuple(x if isinstance(x, Expr) else str(x) for x in parts)
+    return Expr(template.format(*texts), names, made_of)
 
 
 def joined(parts: Iterable[Expr | str], separator: str = ", ") -> Expr:
@@ -314,8 +329,12 @@ class Function:
     frees: bool = True
 
     @property
+    def head_words(self) -> Words:
+        return parameters(self.head)
+
+    @property
     def parameters(self) -> frozenset[str]:
-        return frozenset(x.partition("=")[0] for x in self.head.strip("()").split(", "))
+        return frozenset(str(x) for x in self.head_words if isinstance(x, Bound))
 
 
 def inner(x: Statement) -> Body:

@@ -19,7 +19,8 @@ import mpmath
 import sympy
 
 from ..exact.rationals import Rationals
-from ..ir.code import Call, Code, Literal, Name, Negative, is_short, leaf_code, starts_with_minus
+from ..ir.code import Call, Code, Literal, Name, Negative, leaf_code
+from ..ir.code_parts import is_short, starts_with_minus
 from ..ir.evaluate import evaluate
 from ..ir.expr import Node, identifier, plain_name
 from ..ir.functions import KEEP_ZERO, TABLE

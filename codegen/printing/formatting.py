@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from chunkform.errors import BuildError
 
+from ..ir.words import Words, listed
+
 LINE = 120  # of code; ruff breaks what is longer
 AS_LAID = "  # fmt: skip"  # ruff's mark; it stands in no generated file
 LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -24,15 +26,19 @@ def formatted(text: str, name: str = "generated.py") -> str:
     return filled(_by_ruff(text, name))
 
 
-def in_lines(groups: Iterable[Iterable[str]], width: int = LINE - 8) -> list[str]:
+def in_lines(groups: Iterable[Iterable[Words]], width: int = LINE - 8) -> list[Words]:
     """Lines of arguments, each with a comma behind it: as many groups to a line as fit, and no group in two lines."""
-    lines: list[str] = []
+    lines: list[Words] = []
+    free = 0
     for group in groups:
-        text = "".join(f"{x}, " for x in group).rstrip()
-        if lines and text and len(lines[-1]) + 1 + len(text) <= width:
-            lines[-1] += f" {text}"
-        elif text:
-            lines.append(text)
+        words = (*listed(group), ",")
+        taken = sum(map(len, words))
+        if len(words) > 1 and lines and taken < free:
+            lines[-1] = (*lines[-1], " ", *words)
+            free -= taken + 1
+        elif len(words) > 1:
+            lines.append(words)
+            free = width - taken
     return lines
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.code import Call, Cast, Code, Function, Load, Name, Power, call, rebuilt
+from ..ir.code import Call, Cast, Code, Function, Load, Name, Power, call
+from ..ir.code_parts import rebuilt
 from ..ir.functions import GLUON
 from ..ir.warp_schedule import Barriers, Buffer, Ring, Tile
 

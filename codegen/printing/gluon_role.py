@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..ir.code import (
-    Call,
-    Code,
-    Expanded,
-    Items,
-    Name,
-    Text,
-    call,
-    names_in,
-)
+from ..ir.code import Call, Code, Expanded, Items, Name, Text, call, names_in
 from ..ir.kernel_ir import Body, If, KernelFunction, Let, Statement, Store, expressions, statements
 from ..ir.warp_schedule import (
     Accumulator,

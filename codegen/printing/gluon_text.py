@@ -43,7 +43,7 @@ def _kernel(x: WithRoles) -> str:
     lines = [
         f"@gluon.jit(do_not_specialize=[{unspecialised}])",
         f"def {x.name}(",
-        *(f"    {line.replace('tl.constexpr', 'gl.constexpr')}" for line in signature(k)),
+        *(f"    {''.join(line)}" for line in signature(k, "gl.constexpr")),
         f"    {words},",
         f"):{AS_LAID}",
         f'    """{k.doc} Its warps have roles: {", ".join(r.name for r in s.roles)}."""',
@@ -63,7 +63,7 @@ def _kernel(x: WithRoles) -> str:
 
 def _partition(name: str, given: list[str]) -> list[str]:
     """A role's function, and what it is given."""
-    return [f"({name}, (", *(f"    {line}" for line in in_lines([x] for x in given)), ")),"]
+    return [f"({name}, (", *(f"    {''.join(line)}" for line in in_lines([(x,)] for x in given)), ")),"]
 
 
 def _needed(k: KernelFunction, s: Schedule) -> list[Let]:

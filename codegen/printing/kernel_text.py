@@ -1,4 +1,4 @@
-"""Kernels printed: the one place where Triton text is made of the data in `codegen/ir/kernel_ir.py`."""
+"""Kernels printed: the one place where Triton is made of the data in `codegen/ir/kernel_ir.py`, as words."""
 
 from __future__ import annotations
 
@@ -6,37 +6,52 @@ from collections.abc import Iterable
 
 from ..ir.code import Call
 from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store, TileFunction
+from ..ir.words import Bound, Defined, Definition, Said, Words, definition, inset, listed, path
 from .formatting import AS_LAID, in_lines
+
+CONSTANT = (": ", *path("tl.constexpr"))
+JIT = ("@", *path("triton.jit"))
 
 
 def kernel_function_text(k: KernelFunction) -> str:
     """The text of a kernel, without a newline at its end."""
-    unspecialised = ", ".join(f'"{x}"' for x in k.unspecialised)
-    lines = [
-        f"@triton.jit(do_not_specialize=[{unspecialised}])",
-        f"def {k.name}(",
-        *(f"    {line}" for line in signature(k)),
-        f"):{AS_LAID}",
-        f'    """{k.doc}"""',
-        *indented(lines_of(k.body)),
-    ]
-    return "\n".join(lines)
+    return kernel_definition(k).text
 
 
-def tile_function_text(f: TileFunction) -> str:
-    """The text of a function that kernels call, without a newline at its end."""
-    head = ["@triton.jit", f"def {f.name}({', '.join(f.parameters)}):", f'    """{f.doc}"""']
-    return "\n".join([*head, *indented(lines_of(f.body))])
+def kernel_definition(k: KernelFunction) -> Definition:
+    """A kernel as a file has it, without a newline at its end."""
+    unspecialised = listed((Said(f'"{x}"'),) for x in k.unspecialised)
+    return definition(
+        [
+            (*JIT, "(do_not_specialize=[", *unspecialised, "])"),
+            ("def ", Defined(k.name), "("),
+            *inset(signature(k)),
+            ("):", AS_LAID),
+            *inset([_doc(k.doc), *word_lines(k.body)]),
+        ]
+    )
 
 
-def signature(k: KernelFunction) -> list[str]:
-    """The parameters, some to a line: tensors, each with its strides, then integers, then words."""
-    tensors = [[p.name for p in some] for some in k.parameters]
-    words = [[f"{w}: tl.constexpr" for w in some] for some in (*((w,) for w in k.words), *k.more_words)]
-    return [*in_lines(tensors), *in_lines((k.integers, k.counts)), *in_lines(words)]
+def tile_definition(f: TileFunction) -> Definition:
+    """A function that kernels call, without a newline at its end."""
+    head = ("def ", Defined(f.name), "(", *listed((Bound(x),) for x in f.parameters), "):")
+    return definition([JIT, head, *inset([_doc(f.doc), *word_lines(f.body)])])
+
+
+def signature(k: KernelFunction, constant: str = "tl.constexpr") -> list[Words]:
+    """The parameters, some to a line: tensors, each with its strides, then integers, then words, which are `constant`."""
+    tensors = [[(Bound(p.name),) for p in some] for some in k.parameters]
+    integers = [[(Bound(x),) for x in some] for some in (k.integers, k.counts)]
+    words = [[(Bound(w), ": ", *path(constant)) for w in some] for some in (*((w,) for w in k.words), *k.more_words)]
+    return [*in_lines(tensors), *in_lines(integers), *in_lines(words)]
 
 
 def lines_of(body: Body) -> list[str]:
+    """The lines of a body as text."""
+    return ["".join(x) for x in word_lines(body)]
+
+
+def word_lines(body: Body) -> list[Words]:
     """The lines of a body."""
     return [line for x in body for line in _lines(x)]
 
@@ -45,34 +60,42 @@ def indented(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _lines(x: Statement) -> list[str]:
+def _doc(text: str) -> Words:
+    return (Said(f'"""{text}"""'),)
+
+
+def _lines(x: Statement) -> list[Words]:
     match x:
         case Let(names=names, value=Call() as value, broken=True):
-            return [f"{', '.join(names)} = {value.function}(", f"    {value.inside}", ")"]
-        case Let(names=(name,), value=value, note=note, constant=True):
-            return [f"{name}: tl.constexpr = {value.text}{_note(note)}"]
+            return [(*_given(names), " = ", *path(value.function), "("), ("    ", *value.inside), (")",)]
+        case Let(names=names, value=value, note=note, constant=True):
+            return [(*_given(names), *CONSTANT, " = ", *value.words, *_note(note))]
         case Let(names=names, value=value, sign=sign, note=note):
-            return [f"{', '.join(names)} {sign} {value.text}{_note(note)}"]
+            return [(*_given(names), f" {sign} ", *value.words, *_note(note))]
         case Store(pointer=pointer, value=value, mask=mask, note=note):
-            where = "" if mask is None else f", mask={mask.text}"
-            return [f"tl.store({pointer.text}, {value.text}{where}){_note(note)}"]
+            where = () if mask is None else (", mask=", *mask.words)
+            return [(*path("tl.store"), "(", *pointer.words, ", ", *value.words, *where, ")", *_note(note))]
         case If(condition=condition, body=body, otherwise=otherwise, note=note):
-            lines = [f"if {condition.text}:{_note(note)}", *indented(lines_of(body))]
+            lines = [("if ", *condition.words, ":", *_note(note)), *inset(word_lines(body))]
             if len(otherwise) == 1 and isinstance(otherwise[0], If):
                 first, *rest = _lines(otherwise[0])
-                return [*lines, f"el{first}", *rest]
-            return [*lines, "else:", *indented(lines_of(otherwise))] if otherwise else lines
+                return [*lines, ("el", *first), *rest]
+            return [*lines, ("else:",), *inset(word_lines(otherwise))] if otherwise else lines
         case For(name=name, over=over, body=body, note=note):
-            return [f"for {name} in {over.text}:{_note(note)}", *indented(lines_of(body))]
+            return [("for ", Bound(name), " in ", *over.words, ":", *_note(note)), *inset(word_lines(body))]
         case Do(call=call, note=note):
-            return [f"{call.text}{_note(note)}"]
+            return [(*call.words, *_note(note))]
         case Note(text=text):
-            return [f"# {text}"]
+            return [(Said(f"# {text}"),)]
         case Barrier(note=note):
-            return [f"tl.debug_barrier(){_note(note)}"]
+            return [(*path("tl.debug_barrier"), "()", *_note(note))]
         case Return(value=value):
-            return ["return" if value is None else f"return {value.text}"]
+            return [("return",) if value is None else ("return ", *value.words)]
 
 
-def _note(note: str) -> str:
-    return f"  # {note}" if note else ""
+def _given(names: tuple[str, ...]) -> Words:
+    return listed((Bound(x),) for x in names)
+
+
+def _note(note: str) -> Words:
+    return ("  ", Said(f"# {note}")) if note else ()

@@ -1,4 +1,4 @@
-"""The text of a function that launches kernels."""
+"""Functions that launch kernels printed: the one place where Python is made of what `codegen/ir/launch_ir.py` has, as words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..ir.launch_ir import (
     Call,
     Define,
     Do,
+    Entry,
     Expr,
     For,
     Free,
@@ -24,116 +25,159 @@ from ..ir.launch_ir import (
     Table,
     Update,
 )
+from ..ir.quoted import quoted
 from ..ir.warp_schedule import with_roles_name
+from ..ir.words import (
+    Bound,
+    Defined,
+    Definition,
+    Keyword,
+    Member,
+    Read,
+    Said,
+    Word,
+    Words,
+    definition,
+    inset,
+    listed,
+    path,
+)
 from .formatting import AS_LAID, in_lines
-
-INDENT = "    "
 
 
 def launch_text(f: Function) -> str:
     """The text of a function as it is."""
-    doc = [f'{INDENT}"""{f.doc}"""'] if f.doc else []
-    body = [f"{INDENT}{x}" if x else "" for x in lines_of(f.body)]
-    return "\n".join([f"def {f.name}{f.head}:", *doc, *body]) + "\n"
+    return launch_definition(f).text
+
+
+def launch_definition(f: Function) -> Definition:
+    """A function as a file has it."""
+    return definition(_function(f, Defined(f.name)), "\n")
+
+
+def statement(x: Set | Call) -> Definition:
+    """What a file has under a name beside its functions."""
+    words = listed(_lines(x), "\n")
+    return Definition((*(Defined(y) if isinstance(y, Bound) else y for y in words), "\n"), is_function=False)
+
+
+def _function(f: Function, name: Word) -> list[Words]:
+    doc: list[Words] = [(Said(f'"""{f.doc}"""'),)] if f.doc else []
+    return [("def ", name, *f.head_words, ":"), *inset([*doc, *word_lines(f.body)])]
 
 
 def lines_of(body: Body) -> list[str]:
+    """The lines of a body as text."""
+    return ["".join(x) for x in word_lines(body)]
+
+
+def word_lines(body: Body) -> list[Words]:
+    """The lines of a body."""
     return [line for x in body for line in _lines(x)]
 
 
-def _lines(x: Statement) -> list[str]:
+def _lines(x: Statement) -> list[Words]:
     match x:
         case Alloc():
-            return [f"{f'{x.entry.text} = ' if x.entry is not None else ''}{x.name} = {_alloc(x)}"]
+            entry = () if x.entry is None else (*x.entry.words, " = ")
+            return [(*entry, *_target(x.name), " = ", *_alloc(x))]
         case Table(name, entries):
             inside = [
-                f'"{y.name}": {_alloc(y)},' if isinstance(y, Alloc) else f'"{y.names[0]}": {y.value.text},'
+                (Said(f'"{y.name}"'), ": ", *_alloc(y), ",")
+                if isinstance(y, Alloc)
+                else (Said(f'"{y.names[0]}"'), ": ", *y.value.words, ",")
                 for y in entries
             ]
-            return [f"{name} = {{", *(f"{INDENT}{line}" for line in inside), "}"]
-        case Set(names, value, in_place):
-            return [f"{_targets_of(x)}{value.text}{'  # in place' if in_place else ''}"]
+            return [(Bound(name), " = {"), *inset(inside), ("}",)]
+        case Set(value=value, in_place=in_place):
+            return [(*_targets_of(x), *value.words, *(("  ", Said("# in place")) if in_place else ()))]
         case Define(names, value):
-            return [f"{_targets(names)}{value.text}"]
+            return [(*_targets(names), *value.words)]
         case Call(names, function, arguments, True):
-            return [f"{_targets(names)}{function}(", *(f"{INDENT}{a.text}," for a in arguments), ")"]
+            lines = ((*a.words, ",") for a in arguments)
+            return [(*_targets(names), *path(function), "("), *inset(lines), (")",)]
         case Call(names, function, arguments):
-            return [f"{_targets(names)}{function}({', '.join(a.text for a in arguments)})"]
+            return [(*_targets(names), *_called(function, arguments))]
         case Launch():
             return _launch(x)
         case Update(name, value):
-            return [f"{name} |= {value.text}"]
+            return [(Bound(name), " |= ", *value.words)]
         case Do(text):
-            return [text.text]
+            return [text.words]
         case Return(Call(_, function, arguments)):
-            return [f"return {function}(", f"{INDENT}{', '.join(a.text for a in arguments)}", ")"]
+            return [("return ", *path(function), "("), *inset([listed(a.words for a in arguments)]), (")",)]
         case Return(Expr() as value):
-            return [f"return {value.text}"]
+            return [("return ", *value.words)]
         case Free(names):
-            return [" = ".join([*names, "None"])]
+            return [(*listed(map(_target, names), " = "), " = None")]
         case Note(text):
-            return [f"# {text}"]
+            return [(Said(f"# {text}"),)]
     return _block(x)
 
 
-def _block(x: Statement) -> list[str]:
+def _block(x: Statement) -> list[Words]:
     """A statement with others inside it."""
     match x:
         case Local(function):
-            return ["", *launch_text(function).splitlines(), ""]
+            return [(), *_function(function, Bound(function.name)), ()]
         case If(condition, then, otherwise, comment):
-            found = [f"if {condition.text}:{f'  # {comment}' if comment else ''}", *_inside(then)]
-            return [*found, "else:", *_inside(otherwise)] if otherwise else found
+            note = ("  ", Said(f"# {comment}")) if comment else ()
+            found = [("if ", *condition.words, ":", *note), *inset(word_lines(then))]
+            return [*found, ("else:",), *inset(word_lines(otherwise))] if otherwise else found
         case For(names, over, inside):
-            return [f"for {', '.join(names)} in {over.text}:", *_inside(inside)]
+            return [("for ", *listed(map(_target, names)), " in ", *over.words, ":"), *inset(word_lines(inside))]
     raise AssertionError(x)
 
 
-def _alloc(x: Alloc) -> str:
+def _alloc(x: Alloc) -> Words:
     """What makes room."""
-    made = f"{x.like.text}.new_empty(({x.shape.text}){'' if x.dtype is None else f', dtype={x.dtype}'})"
+    dtype = () if x.dtype is None else (", ", Keyword("dtype"), "=", *quoted(x.dtype))
+    made = (*x.like.words, ".", Member("new_empty"), "((", *x.shape.words, ")", *dtype, ")")
     if x.when is not None:
-        made += f" if {x.when.text} else None"
+        made = (*made, " if ", *x.when.words, " else None")
     if x.unless is not None:
-        made = f"None if {x.unless.text} else {made}"
+        made = ("None if ", *x.unless.words, " else ", *made)
     if x.instead is not None:
-        made = f"{x.instead.text}.pop() if {x.instead.text} else {made}"
+        made = (*x.instead.words, ".", Member("pop"), "() if ", *x.instead.words, " else ", *made)
     return made
 
 
-def _inside(body: Body) -> list[str]:
-    return [f"{INDENT}{x}" for x in lines_of(body)]
+def _called(function: str, arguments: tuple[Expr, ...]) -> Words:
+    return (*path(function), "(", *listed(a.words for a in arguments), ")")
 
 
-def _targets(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names)} = " if names else ""
+def _target(name: str) -> Words:
+    """What is assigned: a name, or an entry of something."""
+    if isinstance(name, Entry):
+        return (Read(name.table), "[", Said(f'"{name.key}"'), "]")
+    return (Bound(name),) if name.isidentifier() else quoted(name)
 
 
-def _targets_of(x: Set) -> str:
+def _targets(names: tuple[str, ...]) -> Words:
+    return (*listed(map(_target, names)), " = ") if names else ()
+
+
+def _targets_of(x: Set) -> Words:
+    names = list(map(_target, x.names))
     if x.each:
-        return " = ".join([*x.names, ""])
+        return (*listed(names, " = "), " = ")
     if x.groups:
-        parts = [_tuple(n) for n in x.groups]
-        return f"{_tuple(parts) if len(parts) == 1 else ', '.join(parts)} = "
-    return f"({', '.join(x.names)},) = " if x.several else _targets(x.names)
+        parts = [_tuple(list(map(_target, n))) for n in x.groups]
+        return (*(_tuple(parts) if len(parts) == 1 else listed(parts)), " = ")
+    return ("(", *listed(names), ",) = ") if x.several else _targets(x.names)
 
 
-def _tuple(parts: Sequence[str]) -> str:
-    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+def _tuple(parts: Sequence[Words]) -> Words:
+    return ("(", *listed(parts), ",)" if len(parts) == 1 else ")")
 
 
-def _launch(x: Launch) -> list[str]:
-    lines = ["launch(", f"{INDENT}{x.kernel}, ({x.grid.text},),"]
+def _launch(x: Launch) -> list[Words]:
+    head: list[Words] = [(*path("launch"), "("), ("    ", Read(x.kernel), ", (", *x.grid.words, ",),")]
     if x.roles:
-        axes = ", ".join(f'"{n}"' for n in x.roles)
-        plain = "" if x.alone else f"{x.kernel}, "
-        kernels = f"config, {plain}{with_roles_name(x.kernel)}, ({axes})"
-        lines = [f"{x.chooser}(", f"{INDENT}{kernels},", f"{INDENT}({x.grid.text},),"]
-    tensors, places = ([(a.value.text,) for a in x.arguments], [(p.text,) for p in x.places])
-    words = [(_word(w),) for w in (*x.words, *x.more)]
-    lines += [f"{INDENT}{line}" for some in (tensors, places, words) for line in in_lines(some)]
-    return [*lines, f"){AS_LAID}"]
-
-
-def _word(word: tuple[str, Expr]) -> str:
-    return f"{word[0]}={word[1].text}"
+        axes = listed((Said(f'"{n}"'),) for n in x.roles)
+        kernels = [Read(x.kernel)] if not x.alone else []
+        given = listed((y,) for y in (Read("config"), *kernels, Read(with_roles_name(x.kernel))))
+        head = [(*path(x.chooser), "("), ("    ", *given, ", (", *axes, "),"), ("    (", *x.grid.words, ",),")]
+    tensors, places = [[a.value.words] for a in x.arguments], [[p.words] for p in x.places]
+    words = [[(Keyword(name), "=", *value.words)] for name, value in (*x.words, *x.more)]
+    return [*head, *inset(line for some in (tensors, places, words) for line in in_lines(some)), (")", AS_LAID)]

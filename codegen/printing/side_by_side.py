@@ -1,9 +1,8 @@
-"""The texts of several ops side by side in one file: each function with its op's name in its own."""
+"""The functions of several ops side by side in one file: each function with its op's name in its own."""
 
 from __future__ import annotations
 
-import ast
-import re
+from ..ir.words import Definitions, apart, defined, reached
 
 
 def function_name(op: str, backend: str, kind: str) -> str:
@@ -11,33 +10,12 @@ def function_name(op: str, backend: str, kind: str) -> str:
     return f"{backend}_{op}_{kind}"
 
 
-def named(text: str, op: str, backend: str, roots: list[str], beside: str = "") -> str:
-    """The functions that the roots need, each with the op's name in its own; those of the torch text `beside`, which is in the
-    file as well, by the names that they have there."""
-    bodies = _functions(text)
-    used: list[str] = []
-    todo = list(roots)
-    while todo:
-        name = todo.pop()
-        if name in used:
-            continue
-        used.append(name)
-        todo += [w for w in dict.fromkeys(re.findall(r"\w+", bodies[name])) if w in bodies and w != name]
-    new = {name: _renamed(name, op, backend) for name in used}
-    new |= {name: _renamed(name, op, "torch") for name in _functions(beside) if name not in bodies}
-    pattern = re.compile(rf"(?<![\w.\"'])({'|'.join(map(re.escape, new))})(?![\w\"'])")
-    return "\n\n\n".join(pattern.sub(lambda m: new[m[1]], body) for name, body in bodies.items() if name in used)
-
-
-def _functions(text: str) -> dict[str, str]:
-    """The functions of a text, by name."""
-    lines = text.splitlines()
-    bodies = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef):
-            start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            bodies[node.name] = "\n".join(lines[start - 1 : node.end_lineno])
-    return bodies
+def of_op(some: Definitions, op: str, backend: str, roots: list[str], beside: Definitions = ()) -> Definitions:
+    """The functions that the roots need, each with the op's name in its own; those of torch that stand `beside` them in the file
+    by the names that they have there."""
+    names = {n: _renamed(n, op, "torch") for n in defined(beside)}
+    names |= {n: _renamed(n, op, backend) for n in defined(some)}
+    return apart(x.renamed(names) for x in reached(some, roots))
 
 
 def _renamed(name: str, op: str, backend: str) -> str:

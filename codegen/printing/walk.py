@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..ir.code import MUL, Code, starts_with_minus, without_minus
+from ..ir.code import MUL, Code
+from ..ir.code_parts import starts_with_minus, without_minus
 
 
 class Operation(Protocol):

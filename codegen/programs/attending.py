@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -17,13 +16,15 @@ from chunkform.spec.language.attention import SIDES
 
 from ..attention.check import definition
 from ..attention.compiled import CompiledAttention
-from ..attention.emit import IMPORTS, signature_text
-from ..attention.emit import emit as attention_file
+from ..attention.emit import IMPORTS, definitions, signature_text
 from ..attention.gates import run_definition
 from ..attention.lower import KEY, QUERY, Lowered
 from ..ir.evaluate import Arithmetic, ArrayNumbers, Dual, Pair, V
 from ..ir.expr import fn
+from ..ir.launch_ir import NONE, Expr, Function, Return, Set, joined, py
 from ..ir.step_program import StepProgram, Var, axes_of
+from ..ir.words import Definitions, defined
+from ..printing.launch_text import launch_definition, statement
 
 Values = dict[str, Any]  # by name; a leading time axis where they are of a step
 
@@ -86,94 +87,45 @@ class AttentionOperation:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def attention_text(op: AttentionOperation) -> str:
-    """Everything that the attention's own file has but for its public function, with the op's name in all names."""
+def attention_parts(op: AttentionOperation) -> Definitions:
+    """What the attention's own file defines but for its op, and the attention, with the op's name in all names."""
     c = op.attention
-    whole = attention_file(c, tidy=False)
-    kept = [
-        x for x in ast.parse(whole).body if isinstance(x, ast.FunctionDef | ast.Assign) and not _is_public(x, c.name)
-    ]
-    text = "\n\n\n".join(_with_decorators(whole, kept))
-    text += f"\n\n\nATTENTION = {_constructed(c, {x.name for x in kept if isinstance(x, ast.FunctionDef)})}\n"
-    return prefixed(text, f"{op.name}_").strip()
+    parts = definitions(c)
+    attention = statement(Set(("ATTENTION",), _constructed(c, defined(parts))))
+    prefix = {n: f"{op.name}_{n}" for n in (*defined(parts), "ATTENTION")}
+    return tuple(x.renamed(prefix) for x in (*parts, attention))
 
 
-def pass_texts(op: AttentionOperation, backend: str) -> str:
+def pass_functions(op: AttentionOperation, backend: str) -> Definitions:
     """The two functions of a backend that a program calls."""
-    numbers = "{" + ", ".join(f'"{n}": {x!r}' for n, x in op.numbers) + "}"
-    name = f"{backend}_{op.name}"
-    return "\n\n\n".join(
-        (
-            f"def {name}_forward(given, states, constants):\n"
-            f'    """Averages of this step and those before."""\n'
-            f'    return attended({op.name}_ATTENTION, "{backend}", {{**given, **constants, **{numbers}}})',
-            f"def {name}_backward(given, states, constants, saved, cotangents, final_cotangents, needs):\n"
-            f'    """Gradients of what is attended, and of what attends."""\n'
-            f"    given = {{**given, **constants, **{numbers}}}\n"
-            f'    return attended_backward({op.name}_ATTENTION, "{backend}", given, saved, cotangents, needs)',
-        )
-    )
+    numbers = joined([py('"{}": {}', n, repr(x)) for n, x in op.numbers])
+    name, attention = f"{backend}_{op.name}", f"{op.name}_ATTENTION"
+    found = py('attended({}, "{}", {{**given, **constants, **{{{}}}}})', attention, backend, numbers)
+    given = Set(("given",), py("{{**given, **constants, **{{{}}}}}", numbers))
+    back = py('attended_backward({}, "{}", given, saved, cotangents, needs)', attention, backend)
+    told = "Averages of this step and those before.", "Gradients of what is attended, and of what attends."
+    head = "(given, states, constants, saved, cotangents, final_cotangents, needs)"
+    forward = Function(f"{name}_forward", "(given, states, constants)", told[0], (Return(found),), frees=False)
+    backward = Function(f"{name}_backward", head, told[1], (given, Return(back)), frees=False)
+    return launch_definition(forward), launch_definition(backward)
 
 
-def _is_public(x: ast.stmt, name: str) -> bool:
-    if isinstance(x, ast.Assign):
-        return any(isinstance(t, ast.Name) and t.id in ("OP", "SIGNATURE") for t in x.targets)
-    return isinstance(x, ast.FunctionDef) and any("OP.named" in ast.unparse(d) for d in x.decorator_list)
-
-
-def _with_decorators(text: str, kept: list[ast.FunctionDef | ast.Assign]) -> Iterator[str]:
-    lines = text.splitlines()
-    for x in kept:
-        start = min([x.lineno, *(d.lineno for d in (x.decorator_list if isinstance(x, ast.FunctionDef) else ()))])
-        yield "\n".join(lines[start - 1 : x.end_lineno])
-
-
-def _constructed(c: CompiledAttention, known: set[str]) -> str:
+def _constructed(c: CompiledAttention, known: Container[str]) -> Expr:
     """The call that makes the attention of its functions."""
     maps = [
         n for n in ("features", "feature_gradients", "outputs", "output_gradients", "kernel_features") if n in known
     ]
-    moved = "None"
+    moved = NONE
     if c.moved is not None:
         from ..attention.emit import moved_sizes
 
         own, to = moved_sizes(c)
-        more = ", moved_kernel_features" if "moved_kernel_features" in known else ""
-        moved = f'Moved(moved_features, moved_feature_gradients, "{own}", "{to}"{more})'
+        more = ["moved_kernel_features"] if "moved_kernel_features" in known else []
+        given = ["moved_features", "moved_feature_gradients", f'"{own}"', f'"{to}"', *more]
+        moved = py("Moved({})", joined(given))
     both = "triton_forward_and_output" if "triton_forward_and_output" in known else "None"
-    return (
-        f"attention_of({signature_text(c)}, Maps({', '.join(maps)}), torch_energy, torch_energy_gradients, triton_forward, "
-        f"triton_backward, {both}, {moved})"
-    )
-
-
-def prefixed(text: str, prefix: str) -> str:
-    """A module's text with a prefix before the names of all that it defines."""
-    tree = ast.parse(text)
-    own = {x.name for x in tree.body if isinstance(x, ast.FunctionDef)}
-    own |= {t.id for x in tree.body if isinstance(x, ast.Assign) for t in x.targets if isinstance(t, ast.Name)}
-    edits: set[tuple[int, int]] = set()
-    for top in tree.body:
-        local = _locals(top) if isinstance(top, ast.FunctionDef) else set()
-        for x in ast.walk(top):
-            if isinstance(x, ast.Name) and x.id in own - local:
-                edits.add((x.lineno, x.col_offset))
-    lines = [line.encode() for line in text.splitlines()]
-    for row, column in sorted(edits, reverse=True):
-        line = lines[row - 1]
-        lines[row - 1] = line[:column] + prefix.encode() + line[column:]
-    found = b"\n".join(lines).decode()
-    for name in own:
-        found = found.replace(f"\ndef {name}(", f"\ndef {prefix}{name}(")
-        if found.startswith(f"def {name}("):
-            found = f"def {prefix}{found.removeprefix('def ')}"
-    return found
-
-
-def _locals(f: ast.FunctionDef) -> set[str]:
-    a = f.args
-    found = {x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs)}
-    return found | {x.id for x in ast.walk(f) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+    functions = "torch_energy", "torch_energy_gradients", "triton_forward", "triton_backward"
+    return py("attention_of({})", joined([signature_text(c), py("Maps({})", joined(maps)), *functions, both, moved]))
 
 
 # --- what it computes, exactly and in torch --------------------------------------------------------------------------------

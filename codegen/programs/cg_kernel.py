@@ -28,10 +28,11 @@ from ..ir.expr import (
 from ..ir.expr import replace as substituted
 from ..ir.kernel_ir import KernelFunction, let
 from ..ir.launch_ir import Expr, Passed, of_code, py, ref
+from ..ir.words import Definition, Definitions, apart
 from ..printing.cannot_print import CannotPrint
 from ..printing.code_passes import finished_function, finished_kernel
-from ..printing.kernel_text import kernel_function_text
-from ..printing.launch_text import launch_text
+from ..printing.kernel_text import kernel_definition
+from ..printing.launch_text import launch_definition
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.step.adjoint import gradient_name
@@ -152,11 +153,11 @@ ELEMENTWISE = (
 PER_HEAD = ("parameter", "decay parameter")
 
 
-def solve_source(op: Operation, fine: bool = False) -> tuple[str, dict[str, str]]:
+def solve_source(op: Operation, fine: bool = False) -> tuple[Definitions, dict[str, str]]:
     """`triton_matrix` and `triton_solve`, and the modules that they use; `fine`: what it finds goes on in float32 as well.
     Raises `CannotSolve`."""
     try:
-        return _Solve(op, fine).text(), MODULES
+        return _Solve(op, fine).definitions(), MODULES
     except CannotPrint as why:
         raise CannotSolve(str(why)) from why
 
@@ -392,7 +393,7 @@ class _Solve:
 
     # --- text -------------------------------------------------------------------------------------------------------
 
-    def text(self) -> str:
+    def definitions(self) -> Definitions:
         sums, found = self.parameters()
         kept, o = self.checkpoints()
         solved, o2 = self.steps()
@@ -414,10 +415,10 @@ class _Solve:
             self.fine,
             lambda part: tuple(map(self.passed, part.arguments)),
         )
-        texts = [_kernel_text(checkpoints_kernel(kept, s.name, swept, full, tile))]
-        texts.append(_kernel_text(solves_kernel(solved, solving, place)))
+        parts = [_kernel(checkpoints_kernel(kept, s.name, swept, full, tile))]
+        parts.append(_kernel(solves_kernel(solved, solving, place)))
         functions = [matrix_launcher(solve, kept), solve_launcher(solve, solved)]
-        texts += [launch_text(finished_function(f)).rstrip() for f in functions]
+        parts += [launch_definition(finished_function(f)) for f in functions]
         if found:
             tensors = [
                 (self.name_of(a.source), _given(a.source))
@@ -425,9 +426,9 @@ class _Solve:
                 if a.source is not None and a.layout in ("step", "head")
             ]
             wide = {name: over_dim for name, (_, over_dim) in found.items()}
-            texts.append(_kernel_text(sums_kernel(sums, solving, place, found)))
-            texts.append(launch_text(finished_function(sums_launcher(solve, sums, tensors, wide))).rstrip())
-        return "\n\n\n".join(texts)
+            parts.append(_kernel(sums_kernel(sums, solving, place, found)))
+            parts.append(launch_definition(finished_function(sums_launcher(solve, sums, tensors, wide))))
+        return apart(parts)
 
     def square(self, o: Opened, down: str) -> Square:
         """The state as a tile of a kernel has it."""
@@ -476,5 +477,5 @@ def _given(x: Node) -> str:
     return f'steps(given["{name}"])' if kind == "input" else f'given["{name}"].contiguous()'
 
 
-def _kernel_text(k: KernelFunction) -> str:
-    return kernel_function_text(finished_kernel(k))
+def _kernel(k: KernelFunction) -> Definition:
+    return kernel_definition(finished_kernel(k))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
+from ..ir.quoted import read_definitions
+from ..ir.words import Definitions, apart, joined, text_of
 from ..printing.code_passes import told
 from ..printing.formatting import formatted
 from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
-from ..printing.spelling import spelled, with_names
+from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from ..recurrence.backends import Section
@@ -17,6 +19,7 @@ from ..recurrence.emit import (
     dims_text,
     escaped,
     import_lines,
+    imported_as,
     imported_names,
     key_of,
     other_names,
@@ -49,19 +52,22 @@ def emit(c: CompiledProgram, tidy: bool = True) -> str:
 def _emitted(c: CompiledProgram, tidy: bool) -> str:
     lettered, alphabet, words = program_in_letters(c)
     torch, triton = torch_texts(lettered.graph), triton_texts(lettered.graph)
-    body = []
+    body: list[Definitions] = []
     for texts in (torch, triton):
         calls = (lettered, texts.backend, texts, words)
-        body += [texts.text, forward_text(*calls), backward_text(*calls)]
-    body = [x for x in body if x]
+        body += [apart(texts.parts), read_definitions(forward_text(*calls)), read_definitions(backward_text(*calls))]
     modules: dict[str, str] = {}
     for found in (torch.modules, triton.modules, _MODULES):
         for module, names in found.items():
             modules[module] = f"{modules.get(module, '')} {names}"
-    text = "\n\n\n".join(body)
     public = public_text(c)
-    imported = imported_names((Section("program", f"{text}\n{public}", modules),))
+    own = (*joined(body), *read_definitions(public))
+    imported = imported_names((Section("program", own, modules),))
     others = other_names(c.name, imported)
+    made = [x.renamed(others) for x in spelled(joined(body), alphabet)]
+    check_name(
+        c.graph.program, (*imported_as(imported, others), "ARGUMENTS", *(["WHY"] if c.graph.solves else [])), made
+    )
     out = render(
         "programs/program.py.jinja",
         title=escaped(_title(c)),
@@ -70,11 +76,10 @@ def _emitted(c: CompiledProgram, tidy: bool) -> str:
         derivation=wrapped(derivation_lines(c)),
         imports=import_lines(imported, others),
         arguments="(" + "".join(f'"{n}", ' for n in c.graph.arguments) + ")",
-        body=with_names(spelled(text, alphabet), others),
+        body=text_of(made),
         signature=signature_text(c),
         public=public,
     )
-    check_name(c.graph.program, out)
     return formatted(out) if tidy else out
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..ir.code import Code, Items, Name, call
 from ..ir.expr import Node, dim_of, walk
-from ..ir.launch_ir import Function, Local, Return, Statement, assign, dictionary, joined, of_code, ref
+from ..ir.launch_ir import Expr, Function, Local, Return, Set, Statement, assign, dictionary, joined, of_code, py, ref
+from ..ir.words import Definitions
 from ..printing.torch_expressions import TorchText, stored
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
@@ -25,27 +26,31 @@ from ..recurrence.torch_form.sweep import (
 from .graph import Operation
 
 
-def matrix_source(op: Operation) -> str:
+def matrix_definitions(op: Operation) -> Definitions:
     """`torch_matrix(given, states, constants)`, which yields the product with a vector, and the last states."""
     if op.compiled.forward is None or op.compiled.forward.form.write_leaves():
-        return stepwise_source(op)
+        return printed([stepwise_matrix(op)])
     return printed(_Matrix(op).functions())
 
 
-def stepwise_source(op: Operation) -> str:
+def stepwise_matrix(op: Operation) -> Function:
     """The same where the product isn't chunk-parallel: every product takes the recurrent form."""
     vector, output = op.vector, op.product
+    assert vector is not None
     some = next(v.name for v in op.compiled.step.variables if v.per_step and vector_axes(op) and v.name != vector)
-    return f'''def torch_matrix(given, states, constants):
-    """The product with a vector [B, H, T, d], in recurrent form; last states."""
-    dtype = dtype_of(given)
-    given = {{n: x.to(dtype) for n, x in given.items()}}
-
-    def product({vector}):
-        return torch_forward({{**given, "{vector}": {vector}.transpose(1, 2)}}, states, constants)[0]["{output}"].transpose(1, 2)
-
-    nothing = given["{some}"].new_zeros((*given["{some}"].shape[:3], {width_text(op)}))
-    return product, torch_forward({{**given, "{vector}": nothing}}, states, constants)[1]'''
+    whole = 'torch_forward({{**given, "{}": {}}}, states, constants)[{}]'
+    found = py('{}["{}"].transpose(1, 2)', py(whole, vector, py("{}.transpose(1, 2)", vector), "0"), output)
+    product = function("product", [vector], "", (Return(found),))
+    shape = py('(*given["{}"].shape[:3], {})', some, width_text(op))
+    body = (
+        Set(("dtype",), Expr("dtype_of(given)")),
+        Set(("given",), Expr("{n: x.to(dtype) for n, x in given.items()}")),
+        Local(product),
+        Set(("nothing",), py('given["{}"].new_zeros({})', some, shape)),
+        Return(py("product, {}", py(whole, vector, "nothing", "1"))),
+    )
+    told = "The product with a vector [B, H, T, d], in recurrent form; last states."
+    return function("torch_matrix", ["given", "states", "constants"], told, body)
 
 
 def vector_axes(op: Operation) -> tuple[str, ...]:

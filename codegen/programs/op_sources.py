@@ -1,4 +1,4 @@
-"""The texts of a program's operations, side by side in one file: each function with the operation's name in its own."""
+"""The functions of a program's operations, side by side in one file: each with the operation's name in its own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 from chunkform.spec.language.methods import cg
 
+from ..ir.words import Definition, Definitions
 from ..printing.code_passes import part_of
-from ..printing.side_by_side import function_name, named
+from ..printing.side_by_side import function_name, of_op
 from ..recurrence.backends import torch_section, triton_section
 from ..recurrence.triton import Fine
 from .attending import MODULES as ATTENTION
-from .attending import AttentionOperation, attention_text, pass_texts
+from .attending import AttentionOperation, attention_parts, pass_functions
 from .graph import Graph, Operation, OpNode, SolveNode
-from .matrix_product import matrix_source
+from .matrix_product import matrix_definitions
 
 
 @dataclass
@@ -24,19 +25,15 @@ class Texts:
     find that goes on in float32 as well, and `given`, by operation, which inputs it is."""
 
     backend: str
-    parts: list[str] = field(default_factory=list)
+    parts: list[Definition] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     summed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fine: frozenset[str] = frozenset()
     given: dict[str, frozenset[str]] = field(default_factory=dict)
 
-    @property
-    def text(self) -> str:
-        return "\n\n\n".join(self.parts)
-
-    def add(self, text: str, modules: dict[str, str]) -> None:
-        self.parts.append(text)
+    def add(self, parts: Definitions, modules: dict[str, str]) -> None:
+        self.parts += parts
         for module, names in modules.items():
             known = set(self.modules.get(module, "").split())
             self.modules[module] = " ".join(sorted(known | set(names.split())))
@@ -49,18 +46,18 @@ def torch_texts(g: Graph) -> Texts:
     repeated = {x.name: x for x in g.repeated.values()}
     for op in _each(g):
         if isinstance(op, AttentionOperation):
-            out.add(f"{attention_text(op)}\n\n\n{pass_texts(op, 'torch')}", ATTENTION)
+            out.add((*attention_parts(op), *pass_functions(op, "torch")), ATTENTION)
             continue
         section = torch_section(op.compiled)
         bare = (id(op) in solved or op.name in repeated) and not keeps(op, "torch")
         roots = ["torch_backward"] if bare else ["torch_forward", "torch_backward"]
-        out.add(named(section.text, op.name, "torch", roots), section.modules)
+        out.add(of_op(section.parts, op.name, "torch", roots), section.modules)
         if op.name in repeated:
-            out.add(named(matrix_source(repeated[op.name]), op.name, "torch", ["torch_matrix"]), section.modules)
+            matrix = matrix_definitions(repeated[op.name])
+            out.add(of_op(matrix, op.name, "torch", ["torch_matrix"]), section.modules)
         if id(op) in solved:
-            out.add(
-                named(f"{matrix_source(op)}\n\n\n{section.text}", op.name, "torch", ["torch_matrix"]), section.modules
-            )
+            matrix = matrix_definitions(op)
+            out.add(of_op((*matrix, *section.parts), op.name, "torch", ["torch_matrix"]), section.modules)
     return out
 
 
@@ -70,7 +67,7 @@ def triton_texts(g: Graph) -> Texts:
 
     out = Texts("triton")
     solved = {id(n.op): n for n in g.solves}
-    kernels: dict[int, tuple[str, dict[str, str]]] = {}
+    kernels: dict[int, tuple[Definitions, dict[str, str]]] = {}
     for op in _each(g):
         if isinstance(op, AttentionOperation):
             continue
@@ -82,7 +79,7 @@ def triton_texts(g: Graph) -> Texts:
     out.fine = _fine(g, kernels)
     for op in _each(g):
         if isinstance(op, AttentionOperation):
-            out.add(pass_texts(op, "triton"), ATTENTION)
+            out.add(pass_functions(op, "triton"), ATTENTION)
             continue
         if op.is_map:
             continue
@@ -92,15 +89,15 @@ def triton_texts(g: Graph) -> Texts:
             out.given[op.name] = fine.given
         bare = id(op) in solved and not keeps(op, "triton")
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
-        beside = torch_section(op.compiled).text if op.compiled.forward is None else ""
-        out.add(named(section.text, op.name, "triton", roots, beside), section.modules)
+        beside = torch_section(op.compiled).parts if op.compiled.forward is None else ()
+        out.add(of_op(section.parts, op.name, "triton", roots, beside), section.modules)
         if section.stepwise:
             out.reasons[op.name] = section.stepwise
         if id(op) in kernels:
-            text, modules = kernels[id(op)]
+            made, modules = kernels[id(op)]
             out.summed[op.name] = summed_parameters(op)
             roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
-            out.add(named(text, op.name, "triton", roots), modules)
+            out.add(of_op(made, op.name, "triton", roots), modules)
     return out
 
 

@@ -6,29 +6,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ..ir.expr import dim_of, leaf_names
+from ..ir.launch_ir import Expr, Function, Return, Set, joined, py
 from ..ir.step_program import StepProgram
+from ..ir.words import Definitions, apart, text_of
 from ..printing.code_passes import part_of
+from ..printing.launch_text import launch_definition
 from .chunkwise.compiled import Compiled, once
 from .gates.column_gate import gate_segment_maps
 from .step.adjoint import adjoint
 from .step.column_maps import ColumnMaps, segment_maps, without_added
 from .step.entries import EntryMaps
 from .stepwise import (
-    maps_torch_source,
-    maps_triton_source,
-    sequential_torch_source,
-    sequential_triton_source,
-    start_source,
+    maps_torch,
+    maps_triton,
+    sequential_torch,
+    sequential_triton,
+    starts,
 )
 from .stepwise.initial import depends_on_parameters
 from .stepwise.kernel import beside, together_of
 from .stepwise.names import sizes
 from .stepwise.tiling import tiling
 from .strata.joined import MODULES as JOINED
-from .strata.joined import joined_features, joined_text
-from .torch_form.passes import torch_saved, torch_source
-from .torch_form.scan import scan_torch_source
-from .torch_form.segment_maps import segments_source
+from .strata.joined import joined_features, joined_parts
+from .torch_form.passes import torch_definitions, torch_saved
+from .torch_form.scan import scan_definitions
+from .torch_form.segment_maps import segment_definitions
 from .triton import IMPORTS as TRITON_IMPORTS
 from .triton import (
     CannotPrint,
@@ -38,25 +41,29 @@ from .triton import (
     in_substeps,
     scanned,
     schedule_of,
-    triton_source,
+    triton_form,
 )
 
 
 @dataclass(frozen=True)
 class Section:
-    """The text of one backend. `modules` are the runtime modules whose names it may use: module -> names.
+    """What a file has of one backend: its definitions. `modules` are the runtime modules whose names it may use: module -> names.
 
     `stepwise` says why a chunk-parallel recurrence runs in recurrent form here, or is None. `features` are those of
     `runtime.signature.Backend`: what the two functions take beyond the plain case; `saved` is its `saved`.
     """
 
     backend: str
-    text: str
+    parts: Definitions
     modules: dict[str, str]
     stepwise: str | None = None
     features: tuple[str, ...] = ()
     states: bool = False  # has it functions for the states that enter a segment of a sequence?
     saved: dict[str, tuple[tuple[str, ...], str]] | None = None
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
 
 
 _TORCH = {
@@ -100,11 +107,11 @@ def torch_section(c: Compiled) -> Section:
     if c.strata:
         return _joined(c, list(_of_strata(c, torch_section)))
     if c.family == "scan":
-        return Section("torch", scan_torch_source(c), _SCANS, features=_torch_features(c), states=True)
+        return Section("torch", scan_definitions(c), _SCANS, features=_torch_features(c), states=True)
     if c.forward is None:
-        return _over_steps("torch", sequential_torch_source, c, _torch_features(c))
-    text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
-    return Section("torch", text, _TORCH, features=_torch_features(c), states=True, saved=torch_saved(c))
+        return _over_steps("torch", sequential_torch, c, _torch_features(c))
+    own = apart([*torch_definitions(c), *segment_definitions(c)])
+    return Section("torch", own, _TORCH, features=_torch_features(c), states=True, saved=torch_saved(c))
 
 
 def _of_strata(c: Compiled, section: Callable[[Compiled], Section]) -> Iterator[Section]:
@@ -119,7 +126,7 @@ def _torch_features(c: Compiled) -> tuple[str, ...]:
 
 def _over_steps(
     backend: str,
-    source: Callable[[Compiled, str], str],
+    source: Callable[[Compiled, str], Definitions],
     c: Compiled,
     features: tuple[str, ...],
     stepwise: str | None = None,
@@ -136,24 +143,26 @@ def _over_steps(
     per_step = tuple(v.name for v in c.step.variables if v.per_step)
     alone = without_added(c.step)
     constant = constant_maps(alone)  # then one step in float64 tells all
-    maps = maps_torch_source if constant else {"torch": maps_torch_source, "triton": maps_triton_source}[backend]
-    linear = maps(replace(c, step=alone, adjoint=adjoint(alone)), f"{backend}_maps").rstrip()
-    steps = f"{source(c, f'{backend}_steps').rstrip()}\n\n\n{linear}"
+    maps = maps_torch if constant else {"torch": maps_torch, "triton": maps_triton}[backend]
+    linear = maps(replace(c, step=alone, adjoint=adjoint(alone)), f"{backend}_maps")
     begins = f"{backend}_steps_forward, {backend}_steps_backward, {backend}_maps, {entries.groups!r}, {per_step!r}"
-    run = f"InSegments({begins}, {_more(c, entries)}{', constant=True' if constant else ''})"
+    run = Set(("run",), Expr(f"InSegments({begins}, {_more(c, entries)}{', constant=True' if constant else ''})"))
     taken = {
         name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()
     }
     functions = [
-        f"def {backend}_{name}({', '.join(_DEFAULTS.get(x, x) for x in words)}):\n"
-        f'    """{_DOCS[name]}"""\n'
-        f"    run = {run}\n"
-        f"    return run.{name}({', '.join(f'{x}={x}' if x in _DEFAULTS else x for x in words)})"
+        Function(
+            f"{backend}_{name}",
+            f"({', '.join(_DEFAULTS.get(x, x) for x in words)})",
+            _DOCS[name],
+            (run, Return(py("run.{}({})", name, joined([f"{x}={x}" if x in _DEFAULTS else x for x in words])))),
+            frees=False,
+        )
         for name, words in taken.items()
     ]
     return Section(
         backend,
-        "\n\n\n".join((steps, *functions)),
+        apart([*source(c, f"{backend}_steps"), *linear, *map(launch_definition, functions)]),
         _SEQUENTIAL,
         stepwise=stepwise,
         features=tuple(x for x in features if x != "replays"),  # segments are joined between launches
@@ -219,18 +228,18 @@ def _joined(c: Compiled, parts: list[Section]) -> Section:
     """The section of a recurrence that is compiled stratum by stratum."""
     backend = parts[0].backend
     beside = [
-        torch_section(p.compiled).text if backend != "torch" and p.compiled.forward is None else "" for p in c.strata
+        torch_section(p.compiled).parts if backend != "torch" and p.compiled.forward is None else () for p in c.strata
     ]
     features = [x.features for x in parts]
     states = backend == "torch" and all(x.states for x in parts)
-    text = joined_text(c, backend, [x.text for x in parts], beside, features, states)
+    own = joined_parts(c, backend, [x.parts for x in parts], beside, features, states)
     modules = dict(JOINED)
     for x in parts:
         for module, names in x.modules.items():
             modules[module] = " ".join(sorted({*modules.get(module, "").split(), *names.split()}))
     reasons = [f"{p.compiled.name}: {x.stepwise}" for p, x in zip(c.strata, parts, strict=True) if x.stepwise]
     return Section(
-        backend, text, modules, "; ".join(reasons) or None, joined_features(backend, features), states,
+        backend, own, modules, "; ".join(reasons) or None, joined_features(backend, features), states,
     )  # fmt: skip
 
 
@@ -243,21 +252,21 @@ def triton_section(
     if c.strata:
         return _joined(c, list(_of_strata(c, lambda x: triton_section(x, False))))
     if alone and scanned(c):
-        return Section("triton", triton_source(c), TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
+        return Section("triton", triton_form(c).definitions, TRITON_IMPORTS, features=(*_STEPWISE, "finals"), saved={})
     if c.forward is None:
-        return _over_steps("triton", sequential_triton_source, c, _STEPWISE)
+        return _over_steps("triton", sequential_triton, c, _STEPWISE)
     try:
         part, count = in_substeps(c) if alone else (c, 1)
         elsewhere = ["exchange"] if exchanges and cuttable(part) else []
         features = ("packed", "groups", "inference", "finals", "replays", *elsewhere)
-        text = triton_source(c, exchanges, fine, unwanted)
+        own = triton_form(c, exchanges, fine, unwanted).definitions
         if alone and fused_backward_of(part) is not None:
             features = (*features, "overwrites")
-        return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(part, count))
+        return Section("triton", own, TRITON_IMPORTS, features=features, saved=triton_saved(part, count))
     except CannotPrint as why:
         return _over_steps("triton", _with_start, c, _STEPWISE, stepwise=str(why))
 
 
-def _with_start(c: Compiled, begins: str) -> str:
+def _with_start(c: Compiled, begins: str) -> Definitions:
     """Kernels of the recurrent form beside a torch form over chunks, which has no first states."""
-    return f"{start_source(c)}\n\n\n{sequential_triton_source(c, begins)}"
+    return apart([*starts(c), *sequential_triton(c, begins)], "\n")

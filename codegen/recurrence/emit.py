@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import itertools
-import re
-import symtable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from chunkform import __version__
@@ -15,12 +13,14 @@ from chunkform.runtime.op.version import release
 from chunkform.spec.language import Declaration, Recurrence
 
 from ..ir.expr import dim_of
+from ..ir.launch_ir import Expr
 from ..ir.letters import Alphabet, is_lettered, step_names
 from ..ir.step_program import StepProgram
+from ..ir.words import Definition, defined, joined, outside, text_of
 from ..printing.code_passes import told
 from ..printing.formatting import LINE, formatted
 from ..printing.parameters import Parameter, constant, last_states, listed, options, result, tensor
-from ..printing.spelling import spelled, with_names
+from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from .backends import Section, sections
@@ -33,15 +33,14 @@ from .step.lower import lower
 from .stepwise.decode import MODULES as DECODE_IMPORTS
 from .stepwise.decode import Decoding, decoding, public_step, step_parameters
 
-MARGIN = re.compile(
-    r"^[^\W\d][^(=\n]*", re.MULTILINE
-)  # where a statement outside of functions begins, with what it binds
-NAME = re.compile(r"\w+")
 IN_CODE = (
     "In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read, "
     "since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what leaves. "
     "Statements cite the formulas above by their numbers."
 )
+
+
+AT_MARGIN = ("SIGNATURE", "OP")  # what every file defines beside its functions and the op
 
 
 @blaming_with(compile_spec)
@@ -56,12 +55,16 @@ def _emitted(c: Compiled, tidy: bool) -> str:
     lettered = in_letters(c, alphabet)
     lettered = replace(lettered, numbers=formula_numbers(c))
     parts = sections(lettered)
-    text = "\n\n\n".join(x.text for x in parts)
     decodes = bool(c.step.states)  # what has no state does the same to one step as to many
-    step = decoding(lettered, has_start="def torch_start(" in text) if decodes else Decoding("", "None")
+    starts = "torch_start" in defined(y for x in parts for y in x.parts)
+    step = decoding(lettered, has_start=starts) if decodes else Decoding((), Expr("None"))
+    made_by = Definition(step.step.words, is_function=False)
     backends = {x.backend: _backend(x) for x in parts}
-    imported = imported_names((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS)))
+    imported = imported_names((*parts, Section("step", (*step.parts, made_by), DECODE_IMPORTS)))
     others = other_names(c.name, imported)
+    text = joined([*(x.parts for x in parts), step.parts])
+    *body, made_by = (x.renamed(others) for x in spelled([*text, made_by], alphabet))
+    check_name(c.spec, imported_as(imported, others), body)
     out = render(
         "recurrence/generated.py.jinja",
         title=escaped(title_of(c)),
@@ -70,11 +73,11 @@ def _emitted(c: Compiled, tidy: bool) -> str:
         family=c.family,
         derivation=wrapped(derivation(c)),
         imports=import_lines(imported, others),
-        body=with_names(spelled(f"{text}\n\n\n{step.text}", alphabet), others),
+        body=text_of(body),
         signature=signature_text(c),
         options=", ".join(f"{p.name}={p.name}" for p in options(len(c.step.states))),
         backends=alphabet.read("{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}"),
-        step=with_names(alphabet.read(step.step), others),
+        step=made_by.text,
         public_step=public_step(c) if decodes else "",
         name=c.name,
         parameters=listed(parameters(c)),
@@ -82,25 +85,12 @@ def _emitted(c: Compiled, tidy: bool) -> str:
         docstring=quoted(docstring(c, lettered)),
         given="{" + ", ".join(f'"{v.name}": {key_of(v.name, v.is_decay)}' for v in c.step.variables) + "}",
     )
-    check_name(c.spec, out)
     return formatted(out) if tidy else out
 
 
-def check_name(spec: Declaration, text: str) -> None:
+def check_name(spec: Declaration, imported: Iterable[str], body: Iterable[Definition]) -> None:
     """Refuse an op that would take the place of what its file calls otherwise."""
-    names = {spec.name, f"{spec.name}_step"}
-    at_margin = [x for line in MARGIN.findall(text) for x in NAME.findall(line) if x in names]
-    if len(at_margin) == len(set(at_margin)):  # each is bound once, if at all
-        return
-    bound: list[str] = []
-    for x in ast.parse(text).body:
-        if isinstance(x, ast.Import | ast.ImportFrom):
-            bound += [n.asname or n.name for n in x.names]
-        elif isinstance(x, ast.FunctionDef):
-            bound.append(x.name)
-        elif isinstance(x, ast.Assign):
-            bound += [y.id for y in x.targets if isinstance(y, ast.Name)]
-    if any(bound.count(name) > 1 for name in names):
+    if {spec.name, f"{spec.name}_step"} & {*imported, *AT_MARGIN, *defined(body)}:
         raise NameError_(f"the name {spec.name!r} is reserved: choose another", spec.where)
 
 
@@ -156,11 +146,6 @@ def wrapped(lines: list[str]) -> list[str]:
     return out
 
 
-def imports_text(parts: tuple[Section, ...]) -> str:
-    """The import lines that the sections need."""
-    return import_lines(imported_names(parts), {})
-
-
 def imported_names(parts: tuple[Section, ...]) -> dict[str, set[str]]:
     """What the sections need of each module; of torch and Triton, nothing but the module."""
     wanted: dict[str, set[str]] = {
@@ -169,7 +154,7 @@ def imported_names(parts: tuple[Section, ...]) -> dict[str, set[str]]:
     }
     everything: set[str] = {"torch"}  # which the public signature has
     for section in parts:
-        used = names_from_outside(section.text)
+        used = outside(section.parts)
         everything |= used
         for module, names in section.modules.items():
             wanted.setdefault(module, set()).update(used & set(names.split()))
@@ -219,16 +204,10 @@ def other_names(name: str, imported: dict[str, set[str]]) -> dict[str, str]:
     return {n: f"{n}_" for names in imported.values() for n in names & own}
 
 
-def names_from_outside(text: str) -> set[str]:
-    """The names that a text takes from outside its functions."""
-    tables = [symtable.symtable(text, "section", "exec")]
-    found: set[str] = set()
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        outside = table.get_type() == "module"
-        found |= {x.get_name() for x in table.get_symbols() if x.is_referenced() and (outside or x.is_global())}
-    return found
+def imported_as(imported: dict[str, set[str]], others: Mapping[str, str]) -> set[str]:
+    """What is imported, by the names that a file has for it."""
+    modules = [*(["torch"] if "torch" in imported else []), *(["triton", "tl"] if "triton" in imported else [])]
+    return {"written_for", *modules, *(others.get(n, n) for names in imported.values() for n in names)}
 
 
 def _backend(section: Section) -> str:

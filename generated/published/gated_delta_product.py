@@ -980,7 +980,7 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     H = max(k.shape[2], v.shape[2], b_.shape[2], g.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
+    config = choose(some.dtype, (D, E), "f5e1359f5e009240")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1631,7 +1631,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     H = max(k.shape[2], v.shape[2], b_.shape[2], g.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
+    config = choose(some.dtype, (D, E), "f5e1359f5e009240")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1833,8 +1833,8 @@ def substep_streams_per_step(
     at = n.to(tl.int64) * H + h
     d = tl.arange(0, block_d)
     d_ok = d < D
-    e_ = tl.arange(0, block_e)
-    e_ok = e_ < E
+    e = tl.arange(0, block_e)
+    e_ok = e < E
     a = tl.load(
         a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
         other=0.0,
@@ -1844,11 +1844,11 @@ def substep_streams_per_step(
         other=0.0,
     ).to(tl.float32)
     v1 = tl.load(
-        v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e_[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
         other=0.0,
     ).to(tl.float32)
     v2 = tl.load(
-        v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e_[None, :], mask=i_ok[:, None] & e_ok[None, :],
+        v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e[None, :], mask=i_ok[:, None] & e_ok[None, :],
         other=0.0,
     ).to(tl.float32)
     beta1 = tl.load(beta1_p + h // beta1_g * beta1_h + b * beta1_b + step * beta1_t, mask=i_ok, other=0.0).to(
@@ -1875,10 +1875,10 @@ def substep_streams_per_step(
         mask=i_ok[:, None] & d_ok[None, :],
     )
     tl.store(
-        v_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e_[None, :], v1, mask=i_ok[:, None] & e_ok[None, :]
+        v_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e[None, :], v1, mask=i_ok[:, None] & e_ok[None, :]
     )
     tl.store(
-        v_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * E + e_[None, :], v2, mask=i_ok[:, None] & e_ok[None, :]
+        v_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * E + e[None, :], v2, mask=i_ok[:, None] & e_ok[None, :]
     )
     tl.store(b_0_out + ((n.to(tl.int64) * 2 + 0) * H + h), beta1, mask=i_ok)
     tl.store(b_1_out + ((n.to(tl.int64) * 2 + 1) * H + h), beta2, mask=i_ok)
@@ -1949,8 +1949,8 @@ def substep_gradients_per_step(
     b__p, b__b, b__t, b__h, b__g, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
     dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, db_0_p, db_0_b, db_0_t, db_0_h, db_0_g,
     db_1_p, db_1_b, db_1_t, db_1_h, db_1_g, dg_0_p, dg_0_b, dg_0_t, dg_0_h, dg_0_g, gradient_of_q_out,
-    gradient_of_a__out, gradient_of_b__out, gradient_of_v1_out, gradient_of_v2_out, gradient_of_beta1_out,
-    gradient_of_beta2_out, gradient_of_g__out,
+    gradient_of_a_out, gradient_of_b_out, gradient_of_v1_out, gradient_of_v2_out, gradient_of_beta1_out,
+    gradient_of_beta2_out, gradient_of_g_out,
     T, H, count,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -1963,8 +1963,8 @@ def substep_gradients_per_step(
     at = n.to(tl.int64) * H + h
     d = tl.arange(0, block_d)
     d_ok = d < D
-    e_ = tl.arange(0, block_e)
-    e_ok = e_ < E
+    e = tl.arange(0, block_e)
+    e_ok = e < E
     dq1_1 = tl.zeros([ROWS, block_d], tl.float32)
     if dq1_1_p is not None:
         dq1_1 = tl.load(
@@ -1994,13 +1994,13 @@ def substep_gradients_per_step(
     dv_0 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_0_p is not None:
         dv_0 = tl.load(
-            dv_0_p + h // dv_0_g * dv_0_h + (b * dv_0_b + step * dv_0_t)[:, None] + e_[None, :],
+            dv_0_p + h // dv_0_g * dv_0_h + (b * dv_0_b + step * dv_0_t)[:, None] + e[None, :],
             mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     dv_1 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_1_p is not None:
         dv_1 = tl.load(
-            dv_1_p + h // dv_1_g * dv_1_h + (b * dv_1_b + step * dv_1_t)[:, None] + e_[None, :],
+            dv_1_p + h // dv_1_g * dv_1_h + (b * dv_1_b + step * dv_1_t)[:, None] + e[None, :],
             mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     db_0 = tl.zeros([ROWS], tl.float32)
@@ -2022,26 +2022,26 @@ def substep_gradients_per_step(
     t8 = 1.0 / tl.sqrt(t7)
     if gradient_of_q_out is not None:
         tl.store(gradient_of_q_out + at[:, None] * D + d[None, :], dq1_1, mask=i_ok[:, None] & d_ok[None, :])
-    if gradient_of_a__out is not None:
+    if gradient_of_a_out is not None:
         tl.store(
-            gradient_of_a__out + at[:, None] * D + d[None, :], t3[:, None] * dk_0 - (t3 * t4 / t2)[:, None] * a,
+            gradient_of_a_out + at[:, None] * D + d[None, :], t3[:, None] * dk_0 - (t3 * t4 / t2)[:, None] * a,
             mask=i_ok[:, None] & d_ok[None, :],
         )
-    if gradient_of_b__out is not None:
+    if gradient_of_b_out is not None:
         tl.store(
-            gradient_of_b__out + at[:, None] * D + d[None, :], t8[:, None] * dk_1 - (t5 * t8 / t7)[:, None] * b_,
+            gradient_of_b_out + at[:, None] * D + d[None, :], t8[:, None] * dk_1 - (t5 * t8 / t7)[:, None] * b_,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if gradient_of_v1_out is not None:
-        tl.store(gradient_of_v1_out + at[:, None] * E + e_[None, :], dv_0, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(gradient_of_v1_out + at[:, None] * E + e[None, :], dv_0, mask=i_ok[:, None] & e_ok[None, :])
     if gradient_of_v2_out is not None:
-        tl.store(gradient_of_v2_out + at[:, None] * E + e_[None, :], dv_1, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(gradient_of_v2_out + at[:, None] * E + e[None, :], dv_1, mask=i_ok[:, None] & e_ok[None, :])
     if gradient_of_beta1_out is not None:
         tl.store(gradient_of_beta1_out + at, db_0, mask=i_ok)
     if gradient_of_beta2_out is not None:
         tl.store(gradient_of_beta2_out + at, db_1, mask=i_ok)
-    if gradient_of_g__out is not None:
-        tl.store(gradient_of_g__out + at, dg_0, mask=i_ok)
+    if gradient_of_g_out is not None:
+        tl.store(gradient_of_g_out + at, dg_0, mask=i_ok)
 
 
 def substep_streams(given):
@@ -2061,7 +2061,7 @@ def substep_streams(given):
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
+    config = choose(some.dtype, (D, E), "f5e1359f5e009240")
     k = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     v = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
     b__ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
@@ -2095,7 +2095,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
+    config = choose(some.dtype, (D, E), "f5e1359f5e009240")
     outputs, finals, saved = substep_forward(
         substep_streams(given), states, constants, packed_in(packed, 2), exchange=exchange,
         needs_backward=needs_backward, finals=finals,
@@ -2128,7 +2128,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
+    config = choose(some.dtype, (D, E), "f5e1359f5e009240")
     wanted = frozenset(
         x
         for x, users in {
@@ -2159,13 +2159,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dg_0 = of_substep(found.get("g"), 0, 2)
     dq1_1 = of_substep(found.get("q1"), 1, 2)
     gradient_of_q = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
-    gradient_of_a_ = some.new_empty((B, T, H, D), dtype=some.dtype) if "a" in needs else None
-    gradient_of_b_ = some.new_empty((B, T, H, D), dtype=some.dtype) if "b" in needs else None
+    gradient_of_a = some.new_empty((B, T, H, D), dtype=some.dtype) if "a" in needs else None
+    gradient_of_b = some.new_empty((B, T, H, D), dtype=some.dtype) if "b" in needs else None
     gradient_of_v1 = some.new_empty((B, T, H, E), dtype=some.dtype) if "v1" in needs else None
     gradient_of_v2 = some.new_empty((B, T, H, E), dtype=some.dtype) if "v2" in needs else None
     gradient_of_beta1 = some.new_empty((B, T, H), dtype=torch.float32) if "beta1" in needs else None
     gradient_of_beta2 = some.new_empty((B, T, H), dtype=torch.float32) if "beta2" in needs else None
-    gradient_of_g_ = some.new_empty((B, T, H), dtype=torch.float32) if "g" in needs else None
+    gradient_of_g = some.new_empty((B, T, H), dtype=torch.float32) if "g" in needs else None
     launch(
         substep_gradients_per_step, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         *((dq1_1, *strides(dq1_1, H)) if "q" in needs else (None, 0, 0, 0, 1)), a, *strides(a, H),
@@ -2175,8 +2175,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *((dv_1, *strides(dv_1, H)) if "v2" in needs else (None, 0, 0, 0, 1)),
         *((db_0, *strides(db_0, H)) if "beta1" in needs else (None, 0, 0, 0, 1)),
         *((db_1, *strides(db_1, H)) if "beta2" in needs else (None, 0, 0, 0, 1)),
-        *((dg_0, *strides(dg_0, H)) if "g" in needs else (None, 0, 0, 0, 1)), gradient_of_q, gradient_of_a_,
-        gradient_of_b_, gradient_of_v1, gradient_of_v2, gradient_of_beta1, gradient_of_beta2, gradient_of_g_,
+        *((dg_0, *strides(dg_0, H)) if "g" in needs else (None, 0, 0, 0, 1)), gradient_of_q, gradient_of_a,
+        gradient_of_b, gradient_of_v1, gradient_of_v2, gradient_of_beta1, gradient_of_beta2, gradient_of_g,
         T, H, B * T,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
         ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
@@ -2185,9 +2185,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if "q" in needs:
         gradients["q"] = gradient_of_q.to(given["q"].dtype)
     if "a" in needs:
-        gradients["a"] = gradient_of_a_.to(given["a"].dtype)
+        gradients["a"] = gradient_of_a.to(given["a"].dtype)
     if "b" in needs:
-        gradients["b"] = gradient_of_b_.to(given["b"].dtype)
+        gradients["b"] = gradient_of_b.to(given["b"].dtype)
     if "v1" in needs:
         gradients["v1"] = gradient_of_v1.to(given["v1"].dtype)
     if "v2" in needs:
@@ -2197,7 +2197,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if "beta2" in needs:
         gradients["beta2"] = gradient_of_beta2.to(given["beta2"].dtype)
     if "g" in needs:
-        gradients["g"] = gradient_of_g_.to(given["g"].dtype)
+        gradients["g"] = gradient_of_g.to(given["g"].dtype)
     return gradients, initial
 
 

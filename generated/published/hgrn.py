@@ -373,7 +373,7 @@ def backward_scan_1(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
     dh_first, dh_last, dh_linear, g_p, g_b, g_t, g_h, g_g, do_p, do_b, do_t, do_h, do_g,
-    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dlog_g__out,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dlog_g_out,
     T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -436,9 +436,9 @@ def backward_scan_2(
             t1 = do + dh_before_
             if dx_out is not None:
                 tl.store(dx_out + at[:, None] * D + d[None, :], t1, mask=i_ok[:, None] & d_ok[None, :])
-            if dlog_g__out is not None:
+            if dlog_g_out is not None:
                 tl.store(
-                    dlog_g__out + at[:, None] * D + d[None, :], t1 * g * h_before_, mask=i_ok[:, None] & d_ok[None, :]
+                    dlog_g_out + at[:, None] * D + d[None, :], t1 * g * h_before_, mask=i_ok[:, None] & d_ok[None, :]
                 )
     if dh_first is not None:
         dh += tl.where(count == 0, tl.sum(enters, axis=0), 0.0)
@@ -456,7 +456,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     B, T = x.shape[:2]
     H = max(x.shape[2], g.shape[2], 0)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "e67ce9d0831bdb70")
+    config = choose(some.dtype, (D,), "8b80c3c2defea749")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     h__first = whole(states.get("h"))
@@ -494,7 +494,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T = x.shape[:2]
     H = max(x.shape[2], g.shape[2], 0)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "e67ce9d0831bdb70")
+    config = choose(some.dtype, (D,), "8b80c3c2defea749")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     h__first = whole(states.get("h"))
@@ -521,7 +521,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     segments = scan_segments(layout, cdiv(D, scan_width(D)))
     dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
-    dlog_g_ = some.new_empty((B, T, H, D), dtype=torch.float32) if "g" in needs else None
+    dlog_g = some.new_empty((B, T, H, D), dtype=torch.float32) if "g" in needs else None
     dh_starts = dh_first
     if segments > 1:
         dh_ends, dh_linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
@@ -537,7 +537,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     launch(
         backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         dh_starts, dh_last, None, g, *strides(g, H), do, *strides(do, H),
-        *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)), dx, dlog_g_,
+        *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)), dx, dlog_g,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
@@ -549,8 +549,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["x"] = dx.to(given["x"].dtype)
     dx = None
     if "g" in needs:
-        gradients["g"] = dlog_g_.to(given["g"].dtype)
-    dlog_g_ = None
+        gradients["g"] = dlog_g.to(given["g"].dtype)
+    dlog_g = None
     if "h" in needs:
         initial["h"] = dh_last
     dh_last = None

@@ -1727,7 +1727,7 @@ def backward_sweep_3(
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
     dS = ()
-    e_ = ()
+    e = ()
     e_ok = ()
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         e_slice = n_e * block_e + tl.arange(0, block_e)
@@ -1739,7 +1739,7 @@ def backward_sweep_3(
                 other=0.0,
             )
         dS = dS + (dS_slice,)
-        e_ = e_ + (e_slice,)
+        e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1799,7 +1799,7 @@ def backward_sweep_3(
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
-                write1_p + t0 * write1_t + i[:, None] * write1_t + e_[n_e][None, :],
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
@@ -1809,14 +1809,14 @@ def backward_sweep_3(
             if not EXACT:
                 write1_dS = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dS)
             dv = tl.load(
-                dv_p + t0 * dv_t + i[:, None] * dv_t + e_[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
             dS_after = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -k^T diag(until) dv
             do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e_[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
             dS_after2 = tl.dot(

@@ -9,6 +9,7 @@ import torch
 import chunkform
 import chunkform.generated
 from chunkform.codegen.commands.build import GENERATED, build
+from chunkform.codegen.ir.quoted import read_definitions
 from chunkform.codegen.recurrence.backends import Section
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.emit import imported_names, spec_hash
@@ -54,6 +55,6 @@ def test_they_are_found_by_name():
 
 def test_a_name_from_two_modules_is_refused():
     """Of two imports of one name, the second would be called for both."""
-    section = Section("torch", "def f():\n    scanned()\n", {"a": "scanned", "b": "scanned"})
+    section = Section("torch", read_definitions("def f():\n    scanned()\n"), {"a": "scanned", "b": "scanned"})
     with pytest.raises(CompilerError, match="scanned of a generated file is imported from a and from b"):
         imported_names((section,))

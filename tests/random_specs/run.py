@@ -32,12 +32,13 @@ if "--triton" in sys.argv:  # chosen before triton is imported
 
 import sympy
 import torch
+from shared.outside import names_from_outside
 from torch import Tensor
 
 import chunkform
 from chunkform.codegen.commands.compile import compiler_hash
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
-from chunkform.codegen.recurrence.emit import emit, names_from_outside
+from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import Recurrence

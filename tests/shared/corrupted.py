@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from chunkform.codegen.ir.code import Binary, Call, Code, Either, Name, rebuilt, walk_code
+from chunkform.codegen.ir.code import Binary, Call, Code, Either, Name
+from chunkform.codegen.ir.code_parts import rebuilt, walk_code
 from chunkform.codegen.ir.kernel_ir import (
     Barrier,
     Body,

@@ -9,10 +9,11 @@ import torch
 
 from chunkform.codegen.checking.accuracy import AMPLIFIED, head_axis, relative_error
 from chunkform.codegen.ir.expr import dim_of
+from chunkform.codegen.ir.words import text_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.codegen.recurrence.stepwise import sequential_torch_source, sequential_triton_source
+from chunkform.codegen.recurrence.stepwise import sequential_torch, sequential_triton
 from chunkform.spec.language import (
     Recurrence,
     absolute,
@@ -173,9 +174,9 @@ from chunkform.runtime.launch.launch import launch
 
 def printed(c: Compiled, folder: Path, triton: bool = False):
     """The printed forms, as an imported module."""
-    text = HEADER + sequential_torch_source(c)
+    text = HEADER + text_of(sequential_torch(c))
     if triton:
-        text += TRITON_HEADER + sequential_triton_source(c)
+        text += TRITON_HEADER + text_of(sequential_triton(c))
     file = folder / f"{c.name}_{'triton' if triton else 'torch'}.py"
     file.write_text(text)
     spec = importlib.util.spec_from_file_location(file.stem, file)

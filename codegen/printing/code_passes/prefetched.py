@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.code import Code, Load, Name, loads_in, rebuilt, substituted
+from ...ir.code import Code, Load, Name, loads_in
+from ...ir.code_parts import rebuilt, substituted
 from ...ir.kernel_ir import Body, For, If, KernelFunction, Let, Prefetch, Statement, assigned, let, reads
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ...ir.code import Call, Code, Load, Name, loads_in, rebuilt, substituted
+from ...ir.code import Call, Code, Load, Name, loads_in
+from ...ir.code_parts import rebuilt, substituted
 from ...ir.kernel_ir import (
     Body,
     For,

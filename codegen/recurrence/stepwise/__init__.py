@@ -4,13 +4,13 @@ The states are kept every `segment` steps; the backward pass recomputes a segmen
 adjoint's steps backwards. Both forms are printed from the step program and its derived adjoint alone.
 """
 
-from .torch_form import maps_torch_source, sequential_torch_source, start_source
-from .triton_form import maps_triton_source, sequential_triton_source
+from .torch_form import maps_torch, sequential_torch, starts
+from .triton_form import maps_triton, sequential_triton
 
 __all__ = [
-    "maps_torch_source",
-    "maps_triton_source",
-    "sequential_torch_source",
-    "sequential_triton_source",
-    "start_source",
+    "maps_torch",
+    "maps_triton",
+    "sequential_torch",
+    "sequential_triton",
+    "starts",
 ]

@@ -13,20 +13,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from ...ir.code import (
-    Call,
-    Code,
-    Function,
-    Group,
-    Literal,
-    Load,
-    Name,
-    call,
-    shape,
-    summed,
-    walk_code,
-    zeros,
-)
+from ...ir.code import Call, Code, Function, Group, Literal, Load, Name, call, shape, summed, zeros
+from ...ir.code_parts import walk_code
 from ...ir.expr import Node, dim_of, walk
 from ...ir.kernel_ir import KernelFunction, Let, Parameter, Statement, Store, added, expressions, let, statements
 from ...ir.step_program import StepProgram, Var

@@ -25,9 +25,10 @@ from ...ir.launch_ir import (
     ref,
 )
 from ...ir.step_program import StepProgram, Var
+from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function
 from ...printing.expressions import NodePrinter, Torch
-from ...printing.launch_text import launch_text
+from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .initial import gradient_statements, parameters, start_statements
@@ -37,23 +38,23 @@ STEPS, HEADS = "batch, steps, heads", "batch, heads"
 WANTED = "{{name: gradient for name, gradient in {}.items() if name in needs}}"
 
 
-def sequential_torch_source(c: Compiled, begins: str = "torch") -> str:
-    """Text that defines functions whose names begin so, such as `torch_forward` and `torch_backward`; and `torch_start`."""
-    return _text([*_start(c), _forward(c, f"{begins}_forward"), _backward(c, f"{begins}_backward")])
+def sequential_torch(c: Compiled, begins: str = "torch") -> Definitions:
+    """Functions whose names begin so, such as `torch_forward` and `torch_backward`; and `torch_start`."""
+    return _finished([*_start(c), _forward(c, f"{begins}_forward"), _backward(c, f"{begins}_backward")])
 
 
-def maps_torch_source(c: Compiled, name: str) -> str:
-    """Text of a function that takes the steps of c forwards; it uses `torch_start`."""
-    return _text([_forward(c, name)])
+def maps_torch(c: Compiled, name: str) -> Definitions:
+    """A function that takes the steps of c forwards; it uses `torch_start`."""
+    return _finished([_forward(c, name)])
 
 
-def start_source(c: Compiled, gradients: bool = True) -> str:
-    """Text that defines `torch_start`, and where parameters set the first states `torch_start_gradients`."""
-    return _text(_start(c)[: 2 if gradients else 1])
+def starts(c: Compiled, gradients: bool = True) -> Definitions:
+    """`torch_start`, and where parameters set the first states `torch_start_gradients`."""
+    return _finished(_start(c)[: 2 if gradients else 1])
 
 
-def _text(functions: list[Function]) -> str:
-    return "\n\n\n".join(launch_text(finished_function(f)).rstrip() for f in functions) + "\n"
+def _finished(functions: list[Function]) -> Definitions:
+    return apart((launch_definition(finished_function(f)) for f in functions), "\n")
 
 
 @dataclass

@@ -13,9 +13,10 @@ from ...ir.code import Code, Name
 from ...ir.expr import Node, leaves
 from ...ir.kernel_ir import Let, Statement, added, let
 from ...ir.step_program import Var
+from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function, finished_kernel
-from ...printing.kernel_text import kernel_function_text
-from ...printing.launch_text import launch_text
+from ...printing.kernel_text import kernel_definition
+from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .kernel import Axes, Kernel
@@ -30,9 +31,9 @@ from .tiling import PART, WHOLE, tiling
 STEPS, HEADS = "batch, steps, heads", "layout.sequences, heads"
 
 
-def sequential_triton_source(c: Compiled, begins: str = "triton") -> str:
-    """Text that defines functions whose names begin so, such as `triton_forward` and `triton_backward`; they use `torch_start` of
-    the torch form.
+def sequential_triton(c: Compiled, begins: str = "triton") -> Definitions:
+    """Kernels, and functions whose names begin so, such as `triton_forward` and `triton_backward`; they use `torch_start` of the
+    torch form.
 
     Raises `GateError` where a kernel doesn't make the recurrence's steps, or the adjoint's.
     """
@@ -41,16 +42,16 @@ def sequential_triton_source(c: Compiled, begins: str = "triton") -> str:
     for x in (x for x in kernels if x):
         function = finished_kernel(x["function"])
         gate_kernel(c, x["kernel"], function, x.get("slots", 0))
-        printed.append(kernel_function_text(function))
+        printed.append(kernel_definition(function))
     launchers = (
         steps_forward(c, f"{begins}_forward", forward, forward_rows),
         steps_backward(c, f"{begins}_backward", backward, backward_rows),
     )
-    return "\n\n\n".join([*printed, *(launch_text(finished_function(f)).rstrip() for f in launchers)]) + "\n"
+    return apart([*printed, *(launch_definition(finished_function(f)) for f in launchers)], "\n")
 
 
-def maps_triton_source(c: Compiled, name: str) -> str:
-    """Text of a function that takes the steps of c forwards, and of its kernel, beside those of `sequential_triton_source`."""
+def maps_triton(c: Compiled, name: str) -> Definitions:
+    """A function that takes the steps of c forwards, and its kernel, beside those of `sequential_triton`."""
     forward = _forward(c)
     plan = None if forward["tiled"] else row_plan(c.step.updates, {}, {s.name: s.axes for s in c.step.states})
     rows = None if plan is None else forward_rows(c, plan)
@@ -59,9 +60,9 @@ def maps_triton_source(c: Compiled, name: str) -> str:
         f = x["function"]
         function = finished_kernel(replace(f, name=f"sequential_maps{f.name.removeprefix('sequential_forward')}"))
         gate_kernel(c, x["kernel"], function, x.get("slots", 0))
-        printed.append(kernel_function_text(function))
+        printed.append(kernel_definition(function))
     launcher = finished_function(steps_forward(c, name, forward, rows, "sequential_maps", keeps=False))
-    return "\n\n\n".join([*printed, launch_text(launcher).rstrip()])
+    return apart([*printed, launch_definition(launcher)])
 
 
 def sequential_kernels(c: Compiled) -> tuple[Made, Made, Made | None, Made | None]:

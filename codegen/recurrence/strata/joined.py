@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...printing.side_by_side import function_name, named
+from ...ir.quoted import read_definitions
+from ...ir.words import Definition, Definitions, apart
+from ...printing.side_by_side import function_name, of_op
 from ..chunkwise.compiled import Compiled, Part
 
 INDENT = "    "
@@ -13,18 +15,23 @@ MODULES = {
 COMMON = ("packed", "inference", "finals", "replays")  # features that all strata must have
 
 
-def joined_text(
-    c: Compiled, backend: str, texts: list[str], beside: list[str], features: list[tuple[str, ...]], states: bool
-) -> str:
-    """The text of a backend from those of the strata; `beside` are texts of torch that functions in these may call. `states`: has
-    each functions for the states that enter a segment of a sequence?"""
-    parts = []
-    for n, (text, other) in enumerate(zip(texts, beside, strict=True), 1):
+def joined_parts(
+    c: Compiled,
+    backend: str,
+    strata: list[Definitions],
+    beside: list[Definitions],
+    features: list[tuple[str, ...]],
+    states: bool,
+) -> Definitions:
+    """What a backend has, of what strata have; `beside` are functions in torch that these may call. `states`: has each functions
+    for the states that enter a segment of a sequence?"""
+    parts: list[Definition] = []
+    for n, (own, other) in enumerate(zip(strata, beside, strict=True), 1):
         roots = [f"{backend}_{kind}" for kind in ("forward", "backward", "forward_states", "backward_states")]
-        parts.append(named(text, f"part{n}", backend, roots if states else roots[:2], other))
-    own = [_forward(c, backend, features), _backward(c, backend)]
-    own += [_forward_states(c), _backward_states(c)] if states else []
-    return "\n\n\n".join([*parts, *own])
+        parts += of_op(own, f"part{n}", backend, roots if states else roots[:2], other)
+    texts = [_forward(c, backend, features), _backward(c, backend)]
+    texts += [_forward_states(c), _backward_states(c)] if states else []
+    return apart([*parts, *read_definitions("\n\n\n".join(texts))])
 
 
 def _function(n: int, backend: str, kind: str) -> str:

@@ -42,6 +42,7 @@ from ...ir.launch_ir import (
 )
 from ...ir.notation import plain
 from ...ir.step_program import StateVar
+from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ...printing.walk import summed
 from ..chunkwise.compiled import Compiled
@@ -97,7 +98,7 @@ def arguments(backward: bool) -> tuple[str, ...]:
     return ("given", "states", "constants", *(("saved", "cotangents", "final_cotangents", "needs") if backward else ()))
 
 
-def torch_source(c: Compiled) -> str:
+def torch_definitions(c: Compiled) -> Definitions:
     """`torch_forward` and `torch_backward` of a chunk-parallel recurrence."""
     assert c.forward is not None and c.backward is not None
     forward = PassText(c, c.forward, backward=False).functions()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ...ir.code import Group, Items, Literal, Method, Text, call
 from ...ir.launch_ir import Function, Return, dictionary, of_code, ref
 from ...ir.step_program import StateVar, StepProgram
+from ...ir.words import Definitions
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Map, Plan
 from ..normal_form.form import NormalForm
@@ -15,7 +16,7 @@ from .passes import STEPS, PassText, arguments, by_length, per_step_names, shape
 from .sweep import function, printed
 
 
-def scan_torch_source(c: Compiled) -> str:
+def scan_definitions(c: Compiled) -> Definitions:
     """`torch_forward` and `torch_backward` of a recurrence whose states are scanned."""
     found: list[Function] = []
     for backward in (False, True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...ir.code import Attribute, Code, Item, Items, Literal, Name, Text, call
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, walk
 from ...ir.launch_ir import Function, Note, Return, Statement, assign, assign_groups, dictionary, of_code, ref
+from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
@@ -19,7 +20,7 @@ from .passes import SEQUENCES, PassText
 from .sweep import LIKE, Called, Chunked, Streams, function, operation_of_chunks, own_arguments, printed
 
 
-def segments_source(c: Compiled) -> str:
+def segment_definitions(c: Compiled) -> Definitions:
     """`torch_forward_states` and `torch_backward_states` of a chunk-parallel recurrence."""
     assert c.forward is not None and c.backward is not None
     forward = _States(c, c.forward, backward=False).functions()

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Text, call, leaf_code
 from ...ir.expr import ONE, ROW, Node, expand, leaf, leaves
 from ...ir.launch_ir import Body, Do, Expr, For, Function, Return, Set, Statement, assign, of_code, reads
+from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function
 from ...printing.dialects import along_axes
-from ...printing.launch_text import launch_text
+from ...printing.launch_text import launch_definition
 from ...printing.torch_expressions import Leaf, TorchText, sorted_axes, stored
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Sweep, Unroll
@@ -139,8 +140,8 @@ def function(name: str, parameters: Iterable[str], doc: str, body: Body) -> Func
     return Function(name, f"({', '.join(parameters)})", doc, body, frees=False)
 
 
-def printed(functions: Iterable[Function]) -> str:
-    return "\n\n\n".join(launch_text(finished_function(f)).rstrip() for f in functions)
+def printed(functions: Iterable[Function]) -> Definitions:
+    return apart(launch_definition(finished_function(f)) for f in functions)
 
 
 def _appended(to: str, name: str) -> Do:

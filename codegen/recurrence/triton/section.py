@@ -10,11 +10,13 @@ from chunkform.runtime.launch.fingerprint import kernels_key
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...ir.launch_ir import Function
+from ...ir.quoted import read_definitions
 from ...ir.warp_schedule import WithRoles
+from ...ir.words import Definition, Definitions, Said, joined, text_of
 from ...printing.code_passes import after, finished_function, finished_kernel
 from ...printing.gluon_text import gluon_text
-from ...printing.kernel_text import kernel_function_text
-from ...printing.launch_text import launch_text
+from ...printing.kernel_text import kernel_definition, kernel_function_text
+from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled, once
 from ..chunkwise.plan import Plan
 from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
@@ -56,15 +58,19 @@ class TritonForm:
         return {x.name: x for x in self.parts if isinstance(x, Function)}
 
     @property
-    def text(self) -> str:
-        """The text, with the hash of the kernels."""
-        texts = list(map(_text, self.parts))
-        kernels = [text for text, x in zip(texts, self.parts, strict=True) if not isinstance(x, Function)]
+    def definitions(self) -> Definitions:
+        """What a file has of them, with the hash of the kernels."""
+        parts = [(isinstance(x, Function), _definitions(x)) for x in self.parts]
+        kernels = [text_of(x) for is_function, x in parts if not is_function]
         try:
             key = kernels_key(list(map(plain_name, kernels)))
         except SyntaxError:  # the spec has a name that is no name to Python
             key = kernels_key(kernels)
-        return "\n\n".join(texts).replace(HASH, key)
+        return joined((tuple(_keyed(y, key) for y in x) for _, x in parts), "\n\n")
+
+    @property
+    def text(self) -> str:
+        return text_of(self.definitions)
 
 
 def triton_form(
@@ -99,7 +105,7 @@ def _built(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None
 
 
 def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> str:
-    """The text of this."""
+    """The text of this, for those who look at it."""
     return triton_form(c, exchanges, fine, unwanted).text
 
 
@@ -257,7 +263,15 @@ def kernels_after(c: Compiled, name: str) -> str:
     return "\n\n".join(kernel_function_text(after(k, name)) for k in triton_form(c).built)
 
 
-def _text(x: KernelFunction | WithRoles | Function) -> str:
+def _definitions(x: KernelFunction | WithRoles | Function) -> Definitions:
     if isinstance(x, WithRoles):
-        return f"{gluon_text(x)}\n"
-    return launch_text(finished_function(x)) if isinstance(x, Function) else kernel_function_text(x)
+        return read_definitions(f"{gluon_text(x)}\n")
+    return (launch_definition(finished_function(x)) if isinstance(x, Function) else kernel_definition(x),)
+
+
+def _keyed(x: Definition, key: str) -> Definition:
+    """A definition that has the key of the kernels, where it had what stands for it."""
+    stands = f'"{HASH}"'
+    if stands not in x.words:
+        return x
+    return Definition(tuple(Said(f'"{key}"') if y == stands else y for y in x.words), x.is_function)

@@ -19,7 +19,8 @@ from chunkform.codegen.attention.tile_functions import (
     shifted_functions,
     weight_functions,
 )
-from chunkform.codegen.ir.code import Binary, Call, Literal, Name, rebuilt
+from chunkform.codegen.ir.code import Binary, Call, Literal, Name
+from chunkform.codegen.ir.code_parts import rebuilt
 from chunkform.codegen.ir.kernel_ir import For, If, Let, Store, changed, statements
 from chunkform.errors import GateError
 

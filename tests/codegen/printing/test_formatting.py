@@ -50,12 +50,12 @@ def test_what_a_printer_has_laid_out_stays():
 
 
 def test_no_group_is_in_two_lines():
-    groups = [(f"x{n}", f"x{n}_stride") for n in range(20)]
-    lines = in_lines(groups, 60)
+    groups = [((f"x{n}",), (f"x{n}_stride",)) for n in range(20)]
+    lines = ["".join(x) for x in in_lines(groups, 60)]
     assert all(len(line) <= 60 for line in lines) and len(lines) < 10
     assert all(len(line.split()) % 2 == 0 for line in lines)
-    assert " ".join(lines).split() == [f"{x}," for group in groups for x in group]
-    assert in_lines([(), ("a",), ()]) == ["a,"]
+    assert " ".join(lines).split() == [f"{x}," for group in groups for (x,) in group]
+    assert in_lines([(), (("a",),), ()]) == [("a", ",")]
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda p: p.stem)

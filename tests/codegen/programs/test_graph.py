@@ -12,6 +12,7 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from shared.outside import names_from_outside
 from shared.program_specs import (
     PROGRAMS,
     built,
@@ -31,7 +32,6 @@ from chunkform.codegen.programs.gates import gate_adjoint_graph, gate_graph
 from chunkform.codegen.programs.graph import OpNode, SolveNode
 from chunkform.codegen.programs.partition import partition
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.codegen.recurrence.emit import names_from_outside
 from chunkform.errors import BuildError, GateError
 from chunkform.spec.language import cg, neumann
 

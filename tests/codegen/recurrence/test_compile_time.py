@@ -11,7 +11,6 @@ from benchmarks.compile_time import chain, independent
 from chunkform.codegen.ir import evaluate
 from chunkform.codegen.ir.degree_bounds import Degrees
 from chunkform.codegen.ir.expr import terms_of
-from chunkform.codegen.printing import spelling
 from chunkform.codegen.recurrence import emit
 from chunkform.codegen.recurrence.chunkwise import coupled_states
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
@@ -107,17 +106,3 @@ def test_degrees_are_found_when_a_report_asks_for_them(monkeypatch: pytest.Monke
     c = compile_spec(chain(1))
     assert not asked
     assert all(0 < g.error_bound < 1e-12 for g in c.gates) and asked
-
-
-def test_names_are_told_from_functions_without_copies_of_the_text() -> None:
-    """The statement that a name begins is found by its line's start alone."""
-    text = "import x\n\n@x.jit\ndef f(a):\n    return a\n\n\nb = (\n    1,\n)\n\nclass C:\n    c = 2\n"
-    scopes = list(spelling._scopes(text))
-    assert [text[x.start :].split("\n", 1)[0] for x in scopes] == [
-        "import x",
-        "import x",
-        "@x.jit",
-        "b = (",
-        "class C:",
-    ]
-    assert [x.inside for x in scopes] == [False, False, True, False, True]

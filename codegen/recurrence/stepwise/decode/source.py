@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....ir.expr import Node, leaves
-from ....ir.launch_ir import Body, Do, Expr, Function, Set, py, ref
+from ....ir.launch_ir import Body, Do, Expr, Function, Set, joined, py, ref
+from ....ir.words import Definitions, apart, text_of
 from ....printing.code_passes import finished_function, finished_kernel
 from ....printing.expressions import NodePrinter, Torch
-from ....printing.kernel_text import kernel_function_text
-from ....printing.launch_text import launch_text
+from ....printing.kernel_text import kernel_definition
+from ....printing.launch_text import launch_definition
 from ...chunkwise.compiled import Compiled
-from .. import start_source
+from .. import starts as start_functions
 from ..names import names_of, printed, sizes, tensors
 from .kernel import step_kernel, step_rows
 from .kernel_gate import gate_step, gate_steps
@@ -29,10 +30,14 @@ MODULES = {  # the runtime modules whose names the text may use
 
 @dataclass(frozen=True)
 class Decoding:
-    """`text` defines what `step`, an expression for the op's `Step`, is made of."""
+    """`parts` are what `step`, an expression for the op's `Step`, is made of."""
 
-    text: str
-    step: str
+    parts: Definitions
+    step: Expr
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
 
 
 def decoding(c: Compiled, has_start: bool) -> Decoding:
@@ -46,18 +51,18 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     for x, f in zip((x for x in (k, rows) if x), kernels, strict=False):
         gate_step(c, x["kernel"], f, x.get("slots", 0))
     gate_steps(c, several["kernel"], kernels[-1])
-    texts = list(map(kernel_function_text, kernels))
-    text = "\n\n\n".join([launch_text(finished_function(torch_step(c))).rstrip(), *texts]) + "\n"
-    if starts and not has_start:
-        text = f"{start_source(c, gradients=False)}\n\n\n{text}"
-    return Decoding(text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})")
+    own = [launch_definition(finished_function(torch_step(c))), *map(kernel_definition, kernels)]
+    first = start_functions(c, gradients=False) if starts and not has_start else ()
+    step = "Step(SIGNATURE, torch_step, {}, torch_start)" if starts else "Step(SIGNATURE, torch_step, {})"
+    return Decoding(apart([*first, *own], "\n"), py(step, _table(k, rows)))
 
 
-def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:
+def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> Expr:
     """The `StepKernel` that launches the kernel."""
-    wide = ""
+    wide = []
     if rows:
-        wide = f', rows=RowKernel(step_rows_kernel, "{rows["row"]}", "{rows["column"]}", {rows["slots"]})'
+        slots = _literal(rows["slots"])
+        wide = [py('rows=RowKernel(step_rows_kernel, "{}", "{}", {})', rows["row"], rows["column"], slots)]
     fields = {
         "reads": k["reads"],
         "constants": [key for _, key in k["constants"]],
@@ -68,7 +73,8 @@ def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:
         "smallest": k["smallest"],
         "scaled": k["scaled"],
     }
-    return f"StepKernel(step_kernel, steps_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())}{wide})"
+    given = joined([*(py("{}={}", n, _literal(x)) for n, x in fields.items()), *wide])
+    return py("StepKernel(step_kernel, steps_kernel, {})", given)
 
 
 def _literal(x: object) -> str:

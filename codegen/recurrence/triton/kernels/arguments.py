@@ -29,6 +29,14 @@ class Role(Enum):
     SIZE = "_all"  # the size of a dim
 
 
+STRIDES = "bthg"  # how the names of a tensor's strides end, and of how many heads share one of its own
+
+
+def names_of_arguments(base: str) -> frozenset[str]:
+    """All names of arguments that are of this."""
+    return frozenset((*(f"{base}{role.value}" for role in Role), *(f"{base}_{x}" for x in STRIDES)))
+
+
 @dataclass(frozen=True)
 class Argument:
     """A tensor (or number) that a kernel is given, named by what it is of and its role. layout:
@@ -56,5 +64,5 @@ class Argument:
     @property
     def parameters(self) -> list[str]:
         """Its name in the kernel, with those of its strides, and of how many heads share one of its own."""
-        strides = [f"{self.base}_{x}" for x in "bthg"] if self.layout == "step" else []
+        strides = [f"{self.base}_{x}" for x in STRIDES] if self.layout == "step" else []
         return [self.name, *strides]

@@ -5,20 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from ....ir.code import (
-    Binary,
-    Code,
-    Group,
-    Name,
-    Negative,
-    call,
-    code,
-    plus,
-    starts_with_minus,
-    times,
-    where,
-    without_minus,
-)
+from ....ir.code import Binary, Code, Group, Name, Negative, call, code, plus, times, where
+from ....ir.code_parts import starts_with_minus, without_minus
 from ....ir.expr import COL, INNER, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
 from ....ir.expr import replace as node_replace
 from ....ir.kernel_ir import (

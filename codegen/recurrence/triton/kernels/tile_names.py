@@ -27,8 +27,8 @@ from ....ir.kernel_ir import Statement, let
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import axis_name, block_name
-from ..print.reserved import RESERVED, ends_as_arguments
-from .arguments import Argument, Role
+from ..print.reserved import RESERVED
+from .arguments import Argument, Role, names_of_arguments
 from .tile_values import Value, zeros_of
 
 NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead", "weight", "block weight")
@@ -135,8 +135,8 @@ class TileNames:
             return other
         names = [self._name_of_tile(y) for y in sorted(tiles, key=lambda y: min(map(_place, {*x.axes} & {*y.axes})))]
         name = "_".join(filter(None, names))
-        taken = ends_as_arguments(plain_name(name)) or plain_name(name) in RESERVED
-        return other if taken or not all(names) else name
+        taken = RESERVED | {plain_name(y) for n in names if n for y in names_of_arguments(n)}
+        return other if plain_name(name) in taken or not all(names) else name
 
     def _name_of_tile(self, x: Node) -> str | None:
         if x.op == "leaf" and x.attrs[0] in NAMED:

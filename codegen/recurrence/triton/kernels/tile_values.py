@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ....ir.code import (
-    Call,
-    Code,
-    Expanded,
-    Literal,
-    Name,
-    call,
-    plus,
-    shape,
-    starts_with_minus,
-    times,
-    without_minus,
-    zeros,
-)
+from ....ir.code import Call, Code, Expanded, Literal, Name, call, plus, shape, times, zeros
+from ....ir.code_parts import starts_with_minus, without_minus
 from ....ir.expr import COL, Node, factors_of
 from ....printing.cannot_print import CannotPrint
 

@@ -195,8 +195,9 @@ class Host(SweepLaunches):
             with self._apart() as inner:
                 value = self._summed_over_steps(v, values[name], made) if not v.per_step else None
                 value = value or self._values({name: values[name]}, {name: v.axes}, made)[name]
-                rounded = "" if self._handed_on(v.name) else f'.to(given["{v.name}"].dtype)'
-                inner.append(Do(py('{}["{}"] = {}{}', ref("gradients"), v.name, value, rounded)))
+                if not self._handed_on(v.name):
+                    value = py('{}.to(given["{}"].dtype)', value, v.name)
+                inner.append(Do(py('{}["{}"] = {}', ref("gradients"), v.name, value)))
             add(if_wanted(v.name, inner))
         for state, program in initial_adjoints(self.c).items():
             self._through_initial(state, program)

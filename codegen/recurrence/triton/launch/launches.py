@@ -53,27 +53,27 @@ class Launches:
         if not kernel.sweeps or kernel.whole:
             return [launch]
         size = "None" if kernel.tiled is None else size_name(dim_of(kernel.tiled))
-        more = ", elements=True" if kernel.products else ""
+        more = ["elements=True"] if kernel.products else []
         if kernel.products and not ends and wide:
-            more += ", wide=True"
+            more.append("wide=True")
         if kernel.apart and not ends:
             each = [self._loaded(kernel), *(self._loaded(kernel, x.loads) for x in kernel.apart)]
-            more += f", wanted=({', '.join(wanted)})" if wanted else ""
-            loaded = joined(py("({})", x) for x in each)
-            return [For(("read", "keeps", "sweep"), py("config.by_read({}, {}{})", size, loaded, more), (launch,))]
+            more += [f"wanted=({', '.join(wanted)})"] if wanted else []
+            given = joined([size, *(py("({})", x) for x in each), *more])
+            return [For(("read", "keeps", "sweep"), py("config.by_read({})", given), (launch,))]
         if ends and kernel.inner is not None:
             slim = "" if kernel.slim else ", slim=False"
-            more += f", programs=config.crowd(config.padded({size_name(dim_of(kernel.inner))}){slim})"
+            more.append(f"programs=config.crowd(config.padded({size_name(dim_of(kernel.inner))}){slim})")
         loaded = self._loaded(kernel, kernel.carried if ends else None)
-        sweep = Define(("sweep",), py("config.sweep({}, {}{})", size, loaded, more))
+        sweep = Define(("sweep",), py("config.sweep({})", joined([size, loaded, *more])))
         if not ends or kernel.inner is None:
             return [sweep, launch]
         (name,) = (a.base for a in kernel.arguments if a.role is Role.LINEAR)
         places, before = joined([ref(f"{name}_ends"), ref(f"{name}_linear")]), [sweep]
         if kernel.tails:
             before.append(Define(("tails",), py("tails_of({}, layout.length(segments), sweep.tile)", places)))
-        tails, which = (", tails", "tail") if kernel.tails else ("", "_")
-        over = py("by_launch({}, sweep.programs{})", places, tails)
+        tails, which = (["tails"], "tail") if kernel.tails else ([], "_")
+        over = py("by_launch({})", joined([places, "sweep.programs", *tails]))
         return [*before, For((which, "ends", "linear"), over, (launch,), ("ends", "linear"))]
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, small_range: bool | None = None) -> Launch:
@@ -201,11 +201,11 @@ class Launches:
         return Passed(own, a.loaded, a.stored, _places_of(a, kernel) if a.stored else frozenset())
 
     def _value_passed(self, a: Argument, kernel: Kernel, ends: bool, block: str) -> Expr:
-        once = " if keeps else None" if kernel.apart and not ends else ""  # what one launch stores
+        once = "{} if keeps else None" if kernel.apart and not ends else "{}"  # what one launch stores
         x = a.source
         assert x is not None
         if a.layout == "checkpoint":
-            return NONE if ends else py("{}{}", ref(a.name), once)
+            return NONE if ends else py(once, ref(a.name))
         if a.layout == "step":
             tensor = ref(self.names(x))
             return py("{}, *strides({}, H)", tensor, tensor)
@@ -215,7 +215,7 @@ class Launches:
             return Expr(size_name(x.attrs[0]))
         if a.layout == "state":
             state = self._passed_state(a, x.attrs[1], kernel, ends)
-            return py("{}{}", state, once) if a.role is Role.LAST and state != NONE else state
+            return py(once, state) if a.role is Role.LAST and state != NONE else state
         if ends and a.role is Role.OUT:
             return NONE
         return self._tensor_of(a, block)

@@ -214,8 +214,8 @@ class PassValues(OnePass):
                 out[name] = py("total(({}), {}, {})", shape, self._value_dtype(name), joined(map(ref, terms)))
                 continue
             results = self.torch_text({"x": node}, {"x": orders[name]})
-            rounded = "" if self._wide(name) else ".to(some.dtype)"
-            out[name] = py("spread({}, ({}), some){}", results["x"], shape, rounded)
+            whole = py("spread({}, ({}), some)", results["x"], shape)
+            out[name] = whole if self._wide(name) else py("{}.to(some.dtype)", whole)
         return out
 
     def _number_of_steps(self, x: Node) -> Expr:

@@ -71,7 +71,9 @@ class SubstepsHost:
             results.append(Result(self.names(leaf("stored", f"{name}.made", axes)), last, axes, "some.dtype"))
         made = {n: ref(r.name) for n, r in zip(self.parts.outputs, results, strict=True)}
         given = (
-            Expr(f"substep_streams(given), states, constants, packed_in(packed, {self.parts.count}){handed}"),
+            joined(
+                ["substep_streams(given)", "states", "constants", f"packed_in(packed, {self.parts.count})", *handed]
+            ),
             Expr("needs_backward=needs_backward, finals=finals"),
         )
         body = [
@@ -102,7 +104,7 @@ class SubstepsHost:
         given = (
             Expr("substep_streams(given), states, constants, saved"),
             ref("incoming"),
-            py("final_cotangents, {}, packed_in(packed, {}){}", ref("wanted"), p.count, handed),
+            joined(["final_cotangents", ref("wanted"), f"packed_in(packed, {p.count})", *handed]),
         )
         body: list[Statement] = [
             *self.opening,
@@ -123,8 +125,8 @@ class SubstepsHost:
             results.append(Result(own, node, v.axes, dtype, not v.per_step, n))
         body += [*self._launch("substep_gradients", results), Set(("gradients",), Expr("{}"))]
         for (n, v), r in zip(variables.items(), results, strict=True):
-            total = "" if v.per_step else ".sum(0)"
-            gradient = py('{3}["{0}"] = {1}{2}.to(given["{0}"].dtype)', n, ref(r.name), total, ref("gradients"))
+            whole = ref(r.name) if v.per_step else py("{}.sum(0)", ref(r.name))
+            gradient = py('{}["{}"] = {}.to(given["{}"].dtype)', ref("gradients"), n, whole, n)
             body.append(if_wanted(n, [Do(gradient)]))
         body.append(Return(py("{}, {}", ref("gradients"), ref("initial"))))
         head = f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})"
@@ -163,9 +165,9 @@ class SubstepsHost:
     def _tensor(self, kind: str, name: str, v: Var) -> str:
         return self.names(leaf(kind, name, v.axes))
 
-    def _exchange(self) -> tuple[str, str]:
+    def _exchange(self) -> tuple[str, list[str]]:
         """How functions take what other segments of a sequence hand on, and how they pass it on."""
-        return (", exchange=None", ", exchange=exchange") if self.exchanges else ("", "")
+        return (", exchange=None", ["exchange=exchange"]) if self.exchanges else ("", [])
 
 
 def _function(name: str, head: str, doc: str, body: list[Statement]) -> Function:

@@ -183,8 +183,8 @@ class SweepLaunches(StateAdjointLaunches):
             return Expr("finals")
         if each:
             gradient = self.names(leaf("state", f"d{s.name}"))
-            other = f" or {self._in_segments}" if self.cuts else ""
-            return py("{} is not None{}", ref(f"{gradient}_first"), other)
+            given = py("{} is not None", ref(f"{gradient}_first"))
+            return py("{} or {}", given, self._in_segments) if self.cuts else given
         return any_wanted({s.name[1:]} | self.wants.initial_wants(s.name[1:]))
 
     def _read(self, stages: list[int]) -> None:
@@ -326,22 +326,23 @@ class SweepLaunches(StateAdjointLaunches):
         name, way = self.names(leaf("state", s.name)), str(s.direction > 0)
         given = (ref(f"{name}_first"), ref(f"{name}_ends"))
         places = (Expr("layout"), Expr("segments"), Expr(way))
-        function, kept = "chained", Expr("")
+        function, kept = "chained", list[Expr]()
         rest: tuple[Expr, ...] = places
         if linear is not None:
             axis, matrix = s.axes.index(s.row), ref(f"{name}_linear")
             function, rest = "chained_matrix", (matrix, *places, Expr(f"along={axis}"))
-            kept = py(", linear={}, axis={}", matrix, axis)
+            kept = [py("linear={}", matrix), Expr(f"axis={axis}")]
         elif s.decay is not None:
             along = next((s.axes.index(a) for a in s.decay.axes), None) if len(s.decays) == 1 else None
             in_order = sorted(s.decays, key=lambda d: [s.axes.index(a) for a in d.axes])
             names = (self.names(rename(d, self.opened[k].rename)) for d in in_order)
             each = [py("({}, {})", ref(f"{n}_sums"), ref(f"{n}_rests")) for n in names]
             sums = each[0] if len(each) == 1 else py("({}, {})", *each)
-            kept = py(", decay={}, axis={}, exact=config.exact", sums, along or 0)
+            kept = [py("decay={}", sums), Expr(f"axis={along or 0}"), Expr("exact=config.exact")]
             rest = (*places, sums, Expr(str(along)), Expr("config.exact"))
         own = s.name[1:] if self.backward else s.name
-        coming = py('exchange.begin((map_of_all("{}", {}, layout, segments, {}{}),))', own, joined(given), way, kept)
+        passed = joined([*given, "layout", "segments", way, *kept])
+        coming = py('exchange.begin((map_of_all("{}", {}),))', own, passed)
         return Call((f"{name}_starts",), function, (*given, *rest)), coming
 
     @property

@@ -7,8 +7,8 @@ from ....ir.expr import (
     dim_of,
     plain_name,
 )
-from ....ir.letters import capital
-from .reserved import RESERVED, ends_as_arguments
+from ....ir.letters import capital, is_lettered
+from .reserved import RESERVED
 
 KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
 
@@ -19,7 +19,8 @@ INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
 def axis_name(axis: str) -> str:
     """The name of an index over an axis: that of its dim, with an underscore where kernels have another use for that."""
     dim = dim_of(axis).removesuffix(KEPT)
-    name = f"{dim}_" if plain_name(dim) in INTERNAL or ends_as_arguments(plain_name(dim)) else dim
+    may_be_made = "_" in dim and not is_lettered(dim)  # by kernels, of another name
+    name = f"{dim}_" if plain_name(dim) in INTERNAL or may_be_made else dim
     if axis.endswith(KEPT):
         return f"{name}_kept"
     return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Protocol
 
 from ....ir.expr import Node, identifier, plain_name
+from ....ir.letters import is_lettered, step_names
 from ...chunkwise.compiled import Compiled
 from .axis_names import KEPT, axis_name, block_name, counter, size_name, tile_name
-from .reserved import RESERVED, ends_as_arguments
+from .reserved import RESERVED
 
 STEMS = {
     "read": "read",
@@ -20,6 +21,11 @@ STEMS = {
     "ahead": "ahead",
     "weight": "weight",
 }
+
+
+PARTS = frozenset(
+    {"early", "late", "before", "last", "ends"}
+)  # of a leaf, by which launchers call tensors of their own
 
 
 class NameOf(Protocol):
@@ -37,6 +43,7 @@ class Names:
         self.reserved = set(RESERVED) | {
             plain_name(f(x)) for x in axes for f in (size_name, axis_name, block_name, tile_name, counter)
         }
+        self.own = {x for n in step_names(c.step) for x in (n, f"d{n}")}
         self.known: dict[object, str] = {}
         self.taken = set(self.reserved)  # all names that there are, in plain letters
         self.counts: Counter[str] = Counter()
@@ -67,6 +74,13 @@ class Names:
                 plain_name(name).rstrip("0123456789") in STEMS.values()
             ):  # which matrices and weights are called as they are
                 name += "_"
-        while plain_name(name) in self.taken or ends_as_arguments(plain_name(name)):
+            whole, _, part = x.attrs[1].rpartition(".")
+            if whole and part in PARTS:
+                name += "_"
+        while plain_name(name) in self.taken or self._may_be_made(name):
             name += "_"
         return name
+
+    def _may_be_made(self, name: str) -> bool:
+        """May kernels make this name of another one? Of names in letters of their own they make no other such name."""
+        return name in self.own and not is_lettered(name) and any(name.startswith(f"{x}_") for x in self.own)

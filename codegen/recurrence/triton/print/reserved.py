@@ -53,14 +53,3 @@ RESERVED = frozenset(
     "count given states constants saved needs cotangents final_cotangents packed layout segments config dtype some length "
     "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()
 ) | {name for names in IMPORTS.values() for name in names.split()}
-# how names end that kernels make of others: of arguments, and of what they load
-ENDINGS = frozenset(
-    "p b t h g c a n r by_head checkpoints blocks sums starts ends linear rests extents extent all end before ok in out first "
-    "last next start late early tail tail_map live most least log2 each whole slice rows".split()
-)
-
-
-def ends_as_arguments(name: str) -> bool:
-    """Does a name end as those that kernels make of others?"""
-    words = name.split("_")
-    return any("_".join(words[n:]) in ENDINGS for n in (-1, -2) if len(words) > -n)

@@ -5,21 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ....ir.code import (
-    Binary,
-    Call,
-    Cast,
-    Code,
-    Expanded,
-    Group,
-    Literal,
-    Load,
-    Name,
-    Negative,
-    both,
-    names_in,
-    rebuilt,
-)
+from ....ir.code import Binary, Call, Cast, Code, Expanded, Group, Literal, Load, Name, Negative, both, names_in
+from ....ir.code_parts import rebuilt
 from ....ir.kernel_ir import If, Let, Statement, Store, argument_of, reads
 from ....ir.warp_schedule import (
     Accumulator,

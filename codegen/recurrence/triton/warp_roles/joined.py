@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....ir.code import Load, Name, names_in, substituted
+from ....ir.code import Load, Name, names_in
+from ....ir.code_parts import substituted
 from ....ir.kernel_ir import For, If, Let, Statement, Store
 from ....printing.cannot_print import CannotPrint
 from ..kernels.arguments import Argument

@@ -3,21 +3,8 @@ engine can move; and the role that loads."""
 
 from __future__ import annotations
 
-from ....ir.code import (
-    Binary,
-    Call,
-    Code,
-    Expanded,
-    Function,
-    Literal,
-    Load,
-    Name,
-    loads_in,
-    names_in,
-    plus,
-    times,
-    walk_code,
-)
+from ....ir.code import Binary, Call, Code, Expanded, Function, Literal, Load, Name, loads_in, names_in, plus, times
+from ....ir.code_parts import walk_code
 from ....ir.expr import Node
 from ....ir.functions import LIBRARIES, TABLE, TRITON
 from ....ir.kernel_ir import Let, Statement, Store, argument_of

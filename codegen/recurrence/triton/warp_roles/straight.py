@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ....exact.jit_source import helper
-from ....ir.code import Binary, Call, Code, Either, Group, Items, Literal, Name, Not, code, rebuilt, substituted
+from ....ir.code import Binary, Call, Code, Either, Group, Items, Literal, Name, Not, code
+from ....ir.code_parts import rebuilt, substituted
 from ....ir.kernel_ir import Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store
 from ....printing.cannot_print import CannotPrint
 from ..kernel_gate import runtime_function

@@ -5,21 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ....ir.code import (
-    Binary,
-    Call,
-    Cast,
-    Code,
-    Items,
-    Literal,
-    Method,
-    Name,
-    call,
-    names_in,
-    plus,
-    rebuilt,
-    substituted,
-)
+from ....ir.code import Binary, Call, Cast, Code, Items, Literal, Method, Name, call, names_in, plus
+from ....ir.code_parts import rebuilt, substituted
 from ....ir.kernel_ir import Do, Let, Statement, Store, expressions
 from ....ir.warp_schedule import (
     Arrive,

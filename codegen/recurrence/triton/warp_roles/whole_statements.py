@@ -10,22 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ....ir.code import (
-    Binary,
-    Call,
-    Cast,
-    Code,
-    Expanded,
-    Group,
-    Items,
-    Literal,
-    Method,
-    Name,
-    call,
-    rebuilt,
-    substituted,
-    times,
-)
+from ....ir.code import Binary, Call, Cast, Code, Expanded, Group, Items, Literal, Method, Name, call, times
+from ....ir.code_parts import rebuilt, substituted
 from ....ir.kernel_ir import Body, Do, If, Let, Statement, Store
 from ....printing.cannot_print import CannotPrint
 from .shapes import Shapes, factors_of

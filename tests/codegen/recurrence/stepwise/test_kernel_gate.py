@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from shared.recurrent_programs import compiled
 
-from chunkform.codegen.ir.code import Code, Literal, Load, Text, rebuilt, walk_code
+from chunkform.codegen.ir.code import Code, Literal, Load, Text
+from chunkform.codegen.ir.code_parts import rebuilt, walk_code
 from chunkform.codegen.ir.kernel_ir import (
     Barrier,
     For,
@@ -24,10 +25,11 @@ from chunkform.codegen.ir.kernel_ir import (
     statements,
     stores,
 )
+from chunkform.codegen.ir.words import text_of
 from chunkform.codegen.printing.code_passes import finished_kernel as finished
 from chunkform.codegen.recurrence.stepwise import triton_form
 from chunkform.codegen.recurrence.stepwise.kernel_gate import gate_kernel
-from chunkform.codegen.recurrence.stepwise.triton_form import sequential_kernels, sequential_triton_source
+from chunkform.codegen.recurrence.stepwise.triton_form import sequential_kernels, sequential_triton
 from chunkform.errors import GateError
 
 Made = dict[str, Any]
@@ -179,5 +181,5 @@ def test_a_dropped_store_is_refused() -> None:
 def test_the_gate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(triton_form, "gate_kernel", lambda c, k, f, slots: seen.append(f.name))
-    text = sequential_triton_source(compiled(WIDE))
+    text = text_of(sequential_triton(compiled(WIDE)))
     assert len(seen) == 4 and all(f"def {name}(" in text for name in seen)

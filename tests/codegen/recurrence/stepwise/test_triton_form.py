@@ -14,8 +14,9 @@ from shared.forked import script
 from shared.recurrent_programs import arguments, compiled, printed, specs
 from shared.structures import few_of, sweep
 
+from chunkform.codegen.ir.words import text_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.codegen.recurrence.stepwise import sequential_triton_source
+from chunkform.codegen.recurrence.stepwise import sequential_triton
 from chunkform.runtime.torch_form.recurrent import narrow
 from chunkform.spec.language import load
 
@@ -143,7 +144,7 @@ def test_tiles_are_narrow_where_steps_are_taken_several_at_once_and_only_there()
         for r in load(TESTS / "codegen" / "specs" / "entries.py")
         if r.name in ("mamba1", "mamba3_mimo")
     }
-    sources = {n: sequential_triton_source(c) for n, c in found.items()}
+    sources = {n: text_of(sequential_triton(c)) for n, c in found.items()}
     assert "tile_of(size_c, block_n, narrow(2048, block_n), 1)" in sources["mamba1"]
     assert sources["mamba1"].count("# round 8 of 8") == 3
     assert "narrow(" not in sources["mamba3_mimo"]  # whose steps take matrices
@@ -153,5 +154,5 @@ def test_tiles_are_narrow_where_steps_are_taken_several_at_once_and_only_there()
 def test_products_of_matrices_run_on_tensor_cores() -> None:
     """As products on others take so much text and so many registers that compiling takes minutes."""
     found = {r.name: r for r in load(TESTS / "codegen" / "recurrence" / "step" / "specs" / "column_maps.py")}
-    source = sequential_triton_source(compile_spec(found["several_corrected"]))
+    source = text_of(sequential_triton(compile_spec(found["several_corrected"])))
     assert source.count("tl.dot(") == source.count('input_precision="tf32x3"') > 5

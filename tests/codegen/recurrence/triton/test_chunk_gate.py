@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from shared.triton_errors import compiled
 
-from chunkform.codegen.ir.code import Either, Name, walk_code
+from chunkform.codegen.ir.code import Either, Name
+from chunkform.codegen.ir.code_parts import walk_code
 from chunkform.codegen.ir.kernel_ir import Body, KernelFunction, Let, Statement, Store, changed, stores
 from chunkform.codegen.recurrence.triton import section
 from chunkform.codegen.recurrence.triton.chunk_gate import gate_chunks

@@ -12,21 +12,8 @@ from shared.triton_errors import compiled
 
 from chunkform.codegen.exact.rationals import array
 from chunkform.codegen.exact.run_kernel import Tensor, run
-from chunkform.codegen.ir.code import (
-    Attribute,
-    Code,
-    Item,
-    Items,
-    Literal,
-    Load,
-    Method,
-    Name,
-    Not,
-    Text,
-    call,
-    rebuilt,
-    walk_code,
-)
+from chunkform.codegen.ir.code import Attribute, Code, Item, Items, Literal, Load, Method, Name, Not, Text, call
+from chunkform.codegen.ir.code_parts import rebuilt, walk_code
 from chunkform.codegen.ir.kernel_ir import (
     Barrier,
     Do,

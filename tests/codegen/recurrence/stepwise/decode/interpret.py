@@ -44,7 +44,7 @@ def op_of(name: str):
     lines = [HEADER, *(f"from {m} import {', '.join(names.split())}" for m, names in MODULES.items()), d.text]
     lines += [
         f"SIGNATURE = {signature_text(c)}",
-        f"class OP:\n    step = {d.step}\n    named = staticmethod(lambda f: f)",
+        f"class OP:\n    step = {d.step.text}\n    named = staticmethod(lambda f: f)",
         f"def {name}(): ...",
         public_step(c),
     ]
@@ -241,7 +241,7 @@ def main(names: list[str]) -> dict[str, float]:
     pooled = max(1, len(names) // POOLED)
     for i, name in enumerate(names):
         options = ((i % 2 == 0, False, True), (i % 2 == 1, True, False))  # half of the combinations each, to save time
-        if decoding(op_of(name)[1], False).step.count("RowKernel"):
+        if decoding(op_of(name)[1], False).step.text.count("RowKernel"):
             options = (*options, (i % 2 == 0, True, True))
         report[name] = max(run(name, *x) for x in options)
         if i % pooled == 0:

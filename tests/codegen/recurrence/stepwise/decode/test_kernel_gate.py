@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from shared.recurrent_programs import compiled
 
-from chunkform.codegen.ir.code import Text, walk_code
+from chunkform.codegen.ir.code import Text
+from chunkform.codegen.ir.code_parts import walk_code
 from chunkform.codegen.ir.kernel_ir import (
     For,
     If,
