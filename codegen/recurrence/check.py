@@ -157,6 +157,16 @@ def judge_all(
     return found
 
 
+def judge_rounded(
+    c: Any, computed: dict[str, Tensor | None], exact: dict[str, Tensor], s: Sample, case: Case
+) -> dict[str, Judged]:
+    """The same for what is computed in float64, and of which the result alone is rounded."""
+    wide = torch.float64
+    units = {n: torch.finfo(wide if x is None else x.dtype).eps / 2 for n, x in computed.items()}
+    bounds = {n: max(x, BOUND[wide]) for n, x in units.items()}
+    return judge_all(c, computed, exact, s, dataclasses.replace(case, dtype=wide), bounds=bounds)
+
+
 def samples(
     c: object,
     case: Case,

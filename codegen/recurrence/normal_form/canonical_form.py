@@ -22,6 +22,7 @@ from ...ir.expr import (
     total,
     walk,
 )
+from ...ir.ranges import Ranges
 from .abstract_interpreter import Interpreter
 from .abstract_values import MatrixValue, RawWrite, contracted, late_only, scaled_write, split_scalars
 from .drafts import Draft, coupled_states, is_signed
@@ -128,7 +129,7 @@ class Canonical:
     def _shortened(self, x: Node, formed: list[tuple[StateForm, ...]]) -> Node:
         """x without reads that a solved write already tells: w = c + g y gives g y = w - c, wherever g divides the term.
 
-        But not where g is so small that little of y is left in w."""
+        But not where g may be so small that little of y is left in w, as a decay and a gate may be."""
         for w in (w for g in formed for s in g for w in s.writes if w.leaf is not None):
             parts = affine_terms(w.right, lambda y: y in self.reads)
             fed = [(c, y) for _, c, y in parts if y is not None]
@@ -136,7 +137,7 @@ class Canonical:
                 continue
             assert w.leaf is not None
             (coefficient, read), rest = fed[0], [t for t, _, y in parts if y is None]
-            if abs(split_constant(coefficient)[0]) < LEAST:
+            if Ranges()(mul(coefficient, coefficient)).low < LEAST**2:
                 continue
             known = mul(*(power(f, -1) for f in factors_of(coefficient)), add(w.leaf, mul(-1, add(*rest))))
             terms = []

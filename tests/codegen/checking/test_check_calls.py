@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from chunkform.codegen.checking.calls import check_calls, rows_of
+from chunkform.codegen.checking.calls import call, check_calls, rows_of
 from chunkform.codegen.commands.check import again, causes_text, checked, subject_of
 from chunkform.codegen.commands.recurrence_kind import subject
 from chunkform.codegen.recurrence.emit import emit
@@ -246,6 +246,30 @@ def test_two_inputs_that_are_swapped_in_the_order_of_arguments(spec, tmp_path):
     assert swapped != text
     op = imported(swapped, tmp_path, "order")
     refused(subject(r, c, op, "cpu"), lambda row: row["arguments"] == "in order", "arguments are in order")
+
+
+def tried(planted, **choices):
+    """A call of the array with these choices, with as many steps as may be."""
+    rows = [r for r in rows_of(planted) if all(r[n] == x for n, x in choices.items()) and r["gradients"] == "all"]
+    return call(planted, max(rows, key=lambda r: r["T"]))
+
+
+def test_high_precision_that_is_the_default_one(sound):
+    def op(*arguments, **named):
+        return sound.op(*arguments, **{n: x for n, x in named.items() if n != "precision"})
+
+    choices = {"precision": "high", "dtype": "float32"}
+    assert tried(sound, **choices).ok and not tried(dataclasses.replace(sound, op=op), **choices).ok
+
+
+def test_the_gradient_of_a_decay_that_forgets_all(sound):
+    def op(*arguments, **named):
+        given = dict(zip(NAMES, arguments, strict=False)) | named
+        x = given["log_lam"]
+        return sound.op(**given | {"log_lam": torch.where(x < -16, x.detach(), x)})
+
+    choices = {"log decays": "-20 at each step"}
+    assert tried(sound, **choices).ok and not tried(dataclasses.replace(sound, op=op), **choices).ok
 
 
 def test_a_call_that_raises_is_a_failure(sound):
