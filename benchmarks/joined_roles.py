@@ -1,6 +1,6 @@
-"""The forward pass of delta rules as one kernel whose warps have roles, beside those without, on a GPU of compute capability
-9.0: errors of each head against the recurrence in float64, then times beside the memory lower bound. It takes less than three
-minutes.
+"""Sweeps of delta rules that are one kernel with their prologues, whose warps have roles, beside those without, on a GPU of
+compute capability 9.0: errors of each head, of gradients as well, against the recurrence in float64, then times beside the memory
+lower bound. It takes less than five minutes.
 
     python -m benchmarks.joined_roles            # compare, time, and put what was found into results/gpu/roles.json
 
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 import chunkform.generated as ops
-from chunkform.codegen.checking.accuracy import head_axis, relative_error
+from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.codegen.recurrence.triton.launch.joined_sweeps import RECORDING
 
 from . import timing
 from .accuracy import compiled
@@ -30,7 +31,8 @@ from .peers import ours
 from .roles import Row, Rows, command, larger_errors, meanwhile
 
 NAMES = ("gated_delta_rule", "delta_rule")
-KERNEL = "forward_joined_roles"
+FORWARD, BACKWARD = "forward_joined_roles", ("backward_joined_1_roles", "backward_joined_2_roles")
+KERNELS = {"forward": (FORWARD,)} | ({"both": (FORWARD, *BACKWARD)} if RECORDING else {})
 DEVICE, BACKEND = "cuda", "triton"
 
 
@@ -62,11 +64,11 @@ CASES = (
 )
 TIMED = ((SHAPES["S1"], 16), (SHAPES["S1"], 4))  # and the heads of q and k
 # Stages, and registers of a thread of the preparer and the loader, that S1 is timed with as well.
-OTHERS = ((3, 120, 40), (2, 136, 40))
+OTHERS = ((3, 152, 24), (2, 136, 40))
 
 
 def main() -> None:
-    command("joined_roles", __doc__, "joined forward", measured, lambda found: (table(found), complaints(found)))
+    command("joined_roles", __doc__, "joined sweeps", measured, lambda found: (table(found), complaints(found)))
 
 
 def asked_for(there: bool, stages: int = 0, preparer: int = 0, loader: int = 0) -> AbstractContextManager[None]:
@@ -108,54 +110,98 @@ def problem(name: str, case: Case) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def comparison(name: str, case: Case) -> Row:
-    """Errors of the worst head of the output and the last state, without roles and with them."""
+    """Errors of the worst head of outputs, last states and gradients, without roles and with them."""
     given, options = problem(name, case)
-    exact = reference(name, case, given, options.get("initial_state"))
+    incoming = incoming_of(case, given)
+    exact = reference(name, case, given, options.get("initial_state"), incoming)
     row: Row = {"op": name, "case": case.spelled}
-    axes = {"o": head_axis(compiled(name).step, "o"), "S": 1}
     for what, there in (("without", False), ("with roles", True)):
-        with asked_for(there), torch.no_grad():
-            made = dict(zip("oS", getattr(ops, name)(**given, **options, backend=BACKEND), strict=True))
-        row[what] = {n: relative_error(x, exact[n], axes[n]) for n, x in made.items()}
+        with asked_for(there):
+            made = both(name, given, options, incoming)
+        row[what] = {n: relative_error(x, exact[n], 1 if n in ("S", "dS") else 2) for n, x in made.items()}
     return row
 
 
-def reference(name: str, case: Case, given: dict[str, Tensor], start: Tensor | None) -> dict[str, Tensor]:
-    """The output and the last states of each sequence, in float64."""
+def incoming_of(case: Case, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients of the output and of the last states."""
+    g = torch.Generator(device=DEVICE).manual_seed(2)
+    shape, count = case.shape, len(case.lengths) or case.shape.batch
+    o = torch.randn((shape.batch, shape.steps, shape.heads, shape.width), generator=g, device=DEVICE)
+    S = torch.randn((count, shape.heads, shape.width, shape.width), generator=g, device=DEVICE)
+    return {"o": o.to(given["q"].dtype), "S": S}
+
+
+def both(
+    name: str, given: dict[str, Tensor], options: dict[str, Any], incoming: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """The output and the last states of a call that records no gradient; and the gradients of all that another is given."""
+    with torch.no_grad():
+        alone = getattr(ops, name)(**given, **options, backend=BACKEND)
+    leaves = {n: x.detach().requires_grad_() for n, x in given.items()}
+    own = dict(options)
+    if "initial_state" in own:
+        own["initial_state"] = own["initial_state"].detach().requires_grad_()
+        leaves["S"] = own["initial_state"]
+    made = getattr(ops, name)(**{n: x for n, x in leaves.items() if n != "S"}, **own, backend=BACKEND)
+    found = torch.autograd.grad(made, list(leaves.values()), [incoming[n] for n in "oS"])
+    return dict(zip("oS", alone, strict=True)) | {f"d{n}": x for n, x in zip(leaves, found, strict=True)}
+
+
+def reference(
+    name: str, case: Case, given: dict[str, Tensor], start: Tensor | None, incoming: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """The output and the last states of each sequence, and the gradients, in float64."""
     names = {a.key: a.name for a in ours(name).signature.arguments}
     heads = case.shape.heads
     full = {names[n]: x.repeat_interleave(heads // x.shape[2], 2) for n, x in given.items()}
-    at, outputs, states = 0, [], []
+    at, parts = 0, []
     for n, length in enumerate(case.lengths or (case.shape.steps,)):
         own = {key: x[:, at : at + length] for key, x in full.items()}
-        first = start[n : n + 1] if case.lengths and start is not None else start
-        values, finals, _, _ = oracle(compiled(name), own, {"S": first})
-        outputs.append(values["o"])
-        states.append(finals["S"])
+        mine = slice(n, n + 1) if case.lengths else slice(None)
+        first = None if start is None else start[mine]
+        cotangents = {"o": incoming["o"][:, at : at + length]}
+        values, finals, found, initial = oracle(
+            compiled(name), own, {"S": first}, cotangents=cotangents, final_cotangents={"S": incoming["S"][mine]}
+        )
+        parts.append(values | finals | {f"d{key}": found[names[key]] for key in given})
+        parts[-1] |= {} if first is None else {"dS": initial["S"]}
         at += length
-    return {"o": torch.cat(outputs, 1), "S": torch.cat(states)}
+    joined = {n: torch.cat([x[n] for x in parts], 0 if n in ("S", "dS") else 1) for n in parts[0]}
+    for n, x in given.items():
+        joined[f"d{n}"] = joined[f"d{n}"].unflatten(2, (x.shape[2], -1)).sum(3)
+    return joined
 
 
 def times(name: str, shape: Shape, shared: int, rate: float) -> Row:
-    """Microseconds of the forward pass, twice in turns, and of its kernels alone; of S1 in other configurations as well."""
+    """Microseconds of the forward pass and of both, twice in turns, and of their kernels alone; of S1 in other configurations as
+    well."""
     given, _ = problem(name, Case(shape, shared=shared if shared < shape.heads else 0))
+    incoming = incoming_of(Case(shape), given)
+    leaves = {n: x.detach().requires_grad_() for n, x in given.items()}
 
     def run() -> Any:
         with torch.no_grad():
             return getattr(ops, name)(**given)
 
-    bound = lower_bound_milliseconds(ours(name).signature, shape, rate)["forward"]
-    row: Row = {"op": name, "shape": f"{shape.spelled}, {shared} heads of q and k", "bound": round(1e3 * bound, 1)}
+    def run_both() -> Any:
+        made = getattr(ops, name)(**leaves)
+        return torch.autograd.grad(made[:1] if isinstance(made, tuple) else made, list(leaves.values()), incoming["o"])
+
+    bounds = lower_bound_milliseconds(ours(name).signature, shape, rate)
+    row: Row = {"op": name, "shape": f"{shape.spelled}, {shared} heads of q and k"}
+    row["bound"] = {"forward": round(1e3 * bounds["forward"], 1), "both": round(1e3 * max(bounds.values()), 1)}
     for there in (False, True, False, True):
         with asked_for(there):
-            each = row.setdefault("with roles" if there else "without", {"all": [], "kernels": []})
-            each["all"].append(replayed(run))
-            each["kernels"].append((timing.kernels(run, "cuda") or {}).get("by_name", {}))
+            each = row.setdefault("with roles" if there else "without", {})
+            for passes, call in (("forward", run), ("both", run_both)):
+                found = each.setdefault(passes, {"all": [], "kernels": []})
+                found["all"].append(replayed(call))
+                found["kernels"].append((timing.kernels(call, "cuda") or {}).get("by_name", {}))
     if name == NAMES[0] and shared == shape.heads:
         row["others"] = {}
         for other in OTHERS:
             with asked_for(True, *other):
-                row["others"][", ".join(map(str, other))] = replayed(run)
+                row["others"][", ".join(map(str, other))] = [replayed(run), replayed(run_both)]
     return row
 
 
@@ -169,20 +215,26 @@ def complaints(found: Row) -> list[str]:
     """What stands against the kernel."""
     said = [*larger_errors(found["errors"], ("op", "case"))]
     said += [
-        f"{row['op']} {row['shape']}: it was not launched"
+        f"{row['op']} {row['shape']}: {kernel} was not launched"
         for row in found["times"]
-        if not all(KERNEL in each for each in row["with roles"]["kernels"])
+        for passes, kernels in KERNELS.items()
+        for kernel in kernels
+        if not all(kernel in each for each in row["with roles"][passes]["kernels"])
     ]
     return said
 
 
 def table(found: Row) -> str:
-    lines = [f"{'op':18} {'shape':36} {'bound':>8} {'without':>16} {'with roles':>16}   kernel"]
+    lines = [f"{'op':18} {'shape':36} {'passes':8} {'bound':>8} {'without':>16} {'with roles':>16}   kernels"]
     for row in found["times"]:
-        each = [", ".join(f"{x:.1f}" for x in row[w]["all"]) for w in ("without", "with roles")]
-        kernel = ", ".join(f"{x.get(KERNEL, (0, math.nan))[1]:.1f}" for x in row["with roles"]["kernels"])
-        lines.append(f"{row['op']:18} {row['shape']:36} {row['bound']:8.1f} {each[0]:>16} {each[1]:>16}   {kernel}")
-        lines += [f"{'':18} stages, registers {n}: {x:.1f}" for n, x in row.get("others", {}).items()]
+        for passes, kernels in KERNELS.items():
+            each = [", ".join(f"{x:.1f}" for x in row[w][passes]["all"]) for w in ("without", "with roles")]
+            taken = row["with roles"][passes]["kernels"][-1]
+            own = ", ".join(f"{taken.get(x, (0, math.nan))[1]:.1f}" for x in kernels)
+            start = f"{row['op']:18} {row['shape']:36} {passes:8} {row['bound'][passes]:8.1f}"
+            lines.append(f"{start} {each[0]:>16} {each[1]:>16}   {own}")
+        for n, x in row.get("others", {}).items():
+            lines.append(f"{'':18} stages, registers {n}: {', '.join(f'{y:.1f}' for y in x)}")
     return "\n".join(lines)
 
 

@@ -8,17 +8,28 @@ import torch
 from benchmarks import joined_roles
 
 
+ALL = {"forward": (joined_roles.FORWARD,), "both": (joined_roles.FORWARD, *joined_roles.BACKWARD)}
+
+
+@pytest.fixture(autouse=True)
+def all_kernels(monkeypatch):
+    monkeypatch.setattr(joined_roles, "KERNELS", ALL)
+
+
 def found(error: float = 3e-3, launched: bool = True):
     errors = [{"op": "delta_rule", "case": "2x300x4x128", "without": {"o": 3e-3}, "with roles": {"o": error}}]
-    kernel = {joined_roles.KERNEL: [1, 190.0]} if launched else {"forward_sweep_1": [1, 170.0]}
+    there = {n: [1, 190.0] for n in ALL["both"]}
+    kernel = there if launched else {"forward_sweep_1": [1, 170.0]}
+    passes = {n: {"all": [199.0, 201.0], "kernels": [kernel, kernel]} for n in ("forward", "both")}
+    without = {n: {"all": [280.0, 281.0], "kernels": [{}, {}]} for n in ("forward", "both")}
     times = [
         {
             "op": "delta_rule",
             "shape": "S1",
-            "bound": 131.0,
-            "without": {"all": [280.0, 281.0], "kernels": [{}, {}]},
-            "with roles": {"all": [199.0, 201.0], "kernels": [kernel, kernel]},
-            "others": {"3, 136, 24": 204.0},
+            "bound": {"forward": 131.0, "both": 350.0},
+            "without": without,
+            "with roles": passes,
+            "others": {"3, 136, 24": [204.0, 900.0]},
         }
     ]
     return {"errors": errors, "times": times}
@@ -27,7 +38,7 @@ def found(error: float = 3e-3, launched: bool = True):
 def test_nothing_stands_against_what_is_as_exact_and_was_launched():
     assert joined_roles.complaints(found()) == []
     table = joined_roles.table(found())
-    assert "199.0, 201.0" in table and "190.0" in table and "3, 136, 24: 204.0" in table
+    assert "199.0, 201.0" in table and "190.0" in table and "3, 136, 24: 204.0, 900.0" in table
 
 
 @pytest.mark.parametrize("error", [4e-3, math.nan])
@@ -37,7 +48,13 @@ def test_larger_errors_are_said(error):
 
 
 def test_a_kernel_that_was_not_launched_is_said():
-    assert joined_roles.complaints(found(launched=False)) == ["delta_rule S1: it was not launched"]
+    said = joined_roles.complaints(found(launched=False))
+    assert said[0] == "delta_rule S1: forward_joined_roles was not launched" and len(said) == 4
+
+
+def test_passes_that_have_no_such_kernels_are_not_asked_for_them(monkeypatch):
+    monkeypatch.setattr(joined_roles, "KERNELS", {"forward": (joined_roles.FORWARD,)})
+    assert len(joined_roles.complaints(found(launched=False))) == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -55,3 +72,4 @@ def test_what_is_compared_is_what_was_asked_for(monkeypatch):
     case = joined_roles.Case(shape, start=True, shared=1, lengths=(3, 37))
     row = joined_roles.comparison("delta_rule", case)
     assert row["with roles"] == row["without"] and 0 < row["without"]["o"] < 5e-3 and row["without"]["S"] < 1e-5
+    assert set(row["without"]) == {"o", "S", "dq", "dk", "dv", "dbeta", "dS"} and max(row["without"].values()) < 1e-2

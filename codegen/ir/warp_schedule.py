@@ -298,7 +298,8 @@ def flat(steps: Iterable[Step]) -> Iterator[Step]:
 class Schedule:
     """`setup` are the numbers that all roles have: of a program. `indices`: vectors of numbers along an axis, by name, of which
     each tile makes its own. `scalars`: numbers of a chunk, which each role makes that needs them. `alike`: blocks of axes that a
-    launch makes the same size. `several`: a stage has so many chunks as a launch says, or else one."""
+    launch makes the same size. `several`: a stage has so many chunks as a launch says, or else one;
+    `backwards`: the first that is taken of them is the last in memory."""
 
     name: str
     setup: Body
@@ -310,6 +311,7 @@ class Schedule:
     roles: tuple[Role, ...]
     alike: tuple[str, ...] = ()
     several: bool = False
+    backwards: bool = False
 
     def ring(self, name: str) -> Ring | None:
         return next((x for x in self.rings if x.name == name), None)

@@ -199,10 +199,11 @@ def launches_of(
 
 
 def _with_roles(module: Any, given: Any, states: Any, constants: Any, backward: Any) -> list[KernelLaunch]:
-    """The kernels with roles of a forward call that records no gradient, and of one that does, with its backward pass; and of one
-    whose sequences are whole."""
+    """The kernels with roles of a forward call that records no gradient, and of one that does, with its backward pass; and of
+    both where sequences are whole."""
     found: dict[Any, KernelLaunch] = {}
-    for recording, parts in ((False, 2), (True, 2), (False, 1)) if any(map(is_gluon, vars(module).values())) else ():
+    calls = ((False, 2), (True, 2), (False, 1), (True, 1))
+    for recording, parts in calls if any(map(is_gluon, vars(module).values())) else ():
 
         def record(kernel: Any, grid: Any, args: Any, options: Any, recording: bool = recording) -> None:
             if is_gluon(kernel):

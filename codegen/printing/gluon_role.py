@@ -209,15 +209,7 @@ class RolePrinter:
             assert y.tile is not None
             found |= names_in(y.tile.first) | names_in(y.tile.offset)
         found |= {x.argument for x in steps if isinstance(x, WhereGiven)}
-        before: set[str] = set()
-        while before != found:
-            before = set(found)
-            for n in before:
-                if n in self.indices:
-                    found |= names_in(self.indices[n].value)
-                if n in self.scalars:
-                    found |= names_in(self.scalars[n].value)
-        return found
+        return self.with_scalars(found)
 
     def names_of_scalars(self) -> set[str]:
         return {m for x in self.needed_scalars() for m in names_in(x.value)}
@@ -234,7 +226,8 @@ class RolePrinter:
         scalars = [f"{x.names[0]} = {scalar(x.value).text}" for x in self.needed_scalars()]
         steps = self.lines(self.role.each)
         if self.together:
-            n = [f"n = turn * {TOGETHER}"] if scalars else []
+            last = f" + {TOGETHER} - 1" if self.s.backwards else ""
+            n = [f"n = turn * {TOGETHER}{last}"] if scalars else []
             return [*lines, *n, *self.scalars_of_stages(), *steps]
         if self.in_turn:
             n = [f"n = turn * {TOGETHER} + {WITHIN}"] if scalars else []
@@ -242,12 +235,29 @@ class RolePrinter:
         return [*lines, *scalars, *steps]
 
     def scalars_of_stages(self) -> list[str]:
-        """Numbers of a stage's first chunk, where tiles are; then those of the chunk that each step is in."""
-        places = {n for x in self.moved(self.role.each) if x.tile is not None for n in names_in(x.tile.first)}
+        """Numbers of a stage's first chunk in memory, where tiles are; then those of the chunk that each step is in."""
+        moved = self.moved(self.role.each)
+        calls = [x for x in flat(self.role.each) if isinstance(x, Leave)]
+        places = {n for x in moved if x.tile is not None for n in names_in(x.tile.first)}
+        places = self.with_scalars(places.union(*(names_in(x.call) for x in calls)))
+        others = [x for x in flat(self.role.each) if not isinstance(x, Leave)]
+        each = self.with_scalars({n for x in others for n in self.reads(x)})
         lines = [f"{x.names[0]} = {scalar(x.value).text}" for n, x in self.scalars.items() if n in places]
-        for x in self.needed_scalars():
-            lines.append(f"{x.names[0]}_each = {self.number(x.value).text}")
+        for n, x in self.scalars.items():
+            if n in each:
+                lines.append(f"{n}_each = {self.number(x.value).text}")
         return lines
+
+    def with_scalars(self, found: set[str]) -> set[str]:
+        """Names, with those that these numbers of a chunk, and indices, are made of."""
+        before: set[str] = set()
+        while before != found:
+            before = set(found)
+            for n in before:
+                for known in (self.indices, self.scalars):
+                    if n in known:
+                        found |= names_in(known[n].value)
+        return found
 
     def named_layouts(self) -> list[str]:
         lines = []
@@ -360,7 +370,8 @@ class RolePrinter:
 
     def stage_of(self, r: Ring) -> str:
         whole = f"{ring_name(r)}.index({self.stage(self.s.barriers_of(r.name).name)})"
-        return f"{whole}.slice({WITHIN} * C, {r.shape[0]})" if self.in_turn else whole
+        at = f"({TOGETHER} - 1 - {WITHIN})" if self.s.backwards else WITHIN
+        return f"{whole}.slice({at} * C, {r.shape[0]})" if self.in_turn else whole
 
     def sent(self, x: Send) -> Buffer:
         """What leaves by a buffer, under the name of what it goes to."""
@@ -480,7 +491,7 @@ class RolePrinter:
         """An expression of one axis, over registers that lie so."""
         match x:
             case Name(id="n") if self.together:
-                return Text(f"(n + gl.arange(0, {SEVERAL}, layout={layout}) // C)")
+                return Text(f"(n {'-' if self.s.backwards else '+'} gl.arange(0, {SEVERAL}, layout={layout}) // C)")
             case Call(function="tl.arange") if self.together and layout == EACH:
                 return Text(f"(gl.arange(0, {SEVERAL}, layout={layout}) % C)")
             case Name(id=name) if self.together and name in self.scalars:

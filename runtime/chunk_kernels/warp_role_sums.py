@@ -1,12 +1,20 @@
-"""Sums that a fused backward leaves whose warps have roles, in Gluon: each warp adds up what it has of a tile, and waits for no
-other where sums are left in partial sums. `fused_backward.py` says what they are of; the gate of schedules runs them as they
-stand."""
+"""Sums that kernels leave whose warps have roles, and matrices, in Gluon: each warp adds up what it has of a tile, and waits for
+no other where sums are left in partial sums. `fused_backward.py` says what those of a fused backward are of; the gate of
+schedules runs all of them as they stand."""
 
 from __future__ import annotations
 
 from .warp_roles import gl, gluon
 
-__all__ = ["store_pair_sums", "store_row_sums", "store_state_products"]
+__all__ = [
+    "store_matrices",
+    "store_pair_sums",
+    "store_row_sums",
+    "store_state_products",
+    "store_sums_of_columns",
+    "store_sums_of_rows",
+    "store_tile_sums",
+]
 
 
 @gluon.jit
@@ -45,3 +53,47 @@ def store_state_products(p, kept, S, dS, PARTIAL_SUMS: gl.constexpr):  # type: i
     sums = gl.sum(gl.sum(product, axis=2), axis=1)
     number = kept.load(sums.type.layout)
     gl.store(p + gl.arange(0, PARTIAL_SUMS, layout=sums.type.layout), number * sums)
+
+
+@gluon.jit
+def store_tile_sums(p, x, T, there, PARTS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The sums of x [X, C] over its rows, in so many parts of these, at p [PARTS, T], of those steps that are `there`."""
+    sums = gl.sum(gl.reshape(x, [PARTS, x.shape[0] // PARTS, x.shape[1]]), axis=1)
+    m = gl.arange(0, PARTS, layout=gl.SliceLayout(1, sums.type.layout))
+    i = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, sums.type.layout))
+    gl.store(p + m[:, None] * T + i[None, :], sums, mask=(i < there)[None, :])
+
+
+@gluon.jit
+def store_matrices(p, x, there):  # type: ignore[no-untyped-def]
+    """Matrices x [chunks, C, C], one after the other at p, of those chunks that begin at steps which are `there`."""
+    C: gl.constexpr = x.shape[1]
+    n = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, gl.SliceLayout(2, x.type.layout)))
+    i = gl.arange(0, C, layout=gl.SliceLayout(0, gl.SliceLayout(2, x.type.layout)))
+    j = gl.arange(0, C, layout=gl.SliceLayout(0, gl.SliceLayout(1, x.type.layout)))
+    place = (n * C)[:, None] + i[None, :]
+    place = (place * C)[:, :, None] + j[None, None, :]
+    gl.store(p + place, x.to(p.dtype.element_ty), mask=(n * C < there)[:, None][:, :, None])
+
+
+@gluon.jit
+def store_sums_of_rows(p, x, there):  # type: ignore[no-untyped-def]
+    """The sums of the rows of x [chunks, C, C], at p, of those steps that are `there`."""
+    sums = gl.sum(x, axis=2)
+    n = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, sums.type.layout))
+    i = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, sums.type.layout))
+    step = (n * x.shape[1])[:, None] + i[None, :]
+    gl.store(p + step, sums, mask=step < there)
+
+
+@gluon.jit
+def store_sums_of_columns(p, x, T, there, PARTS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The sums of the columns of x [chunks, C, C], which are subtracted, in so many parts of these, at p [PARTS, T]."""
+    C: gl.constexpr = x.shape[1]
+    sums = gl.sum(gl.reshape(x, [x.shape[0], PARTS, C // PARTS, C]), axis=2)
+    n = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, gl.SliceLayout(2, sums.type.layout)))
+    m = gl.arange(0, PARTS, layout=gl.SliceLayout(0, gl.SliceLayout(2, sums.type.layout)))
+    j = gl.arange(0, C, layout=gl.SliceLayout(0, gl.SliceLayout(1, sums.type.layout)))
+    place = (n * C)[:, None] + (m * T)[None, :]
+    step = (n * C)[:, None][:, :, None] + j[None, None, :]
+    gl.store(p + place[:, :, None] + j[None, None, :], -sums, mask=step < there)

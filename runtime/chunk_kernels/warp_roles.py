@@ -65,6 +65,8 @@ __all__ = [
     "joined_config",
     "launch_fused_with_roles",
     "launch_joined",
+    "launch_joined_heavy",
+    "launch_joined_light",
     "launch_with_roles",
     "may_join",
     "mbarrier",
@@ -86,10 +88,13 @@ WIDEST = (
 TESTED = ("3.6",)  # versions of Triton whose Gluon these kernels were run with
 FORCED = os.environ.get("CHUNKFORM_ROLES", "") not in ("", "0")
 FUSED = True  # does what asks for roles mean the fused backward too? Comparisons put False here
-JOINED = True  # and a forward pass that is joined with its prologue?
+JOINED = True  # and sweeps that are joined with their prologues?
 FUSED_WARPS, FUSED_STAGES = 8, 2  # those of its consumer, and chunks under way at once
 JOINED_STEPS, TOGETHER = 32, 2  # steps of a chunk where there is a preparer, and chunks of a stage, which has 64
 JOINED_STAGES, PREPARER, JOINED_LOADER = 3, 136, 40  # its stages, registers of a thread of these roles,
+HEAVY_PREPARER, HEAVY_LOADER = 152, 24  # where the preparer leaves something in memory as well,
+LIGHT_PREPARER, LIGHT_LOADER = 112, 24  # and where it inverts nothing,
+JOINED_BYTES = 180 * 1024  # of shared memory for the tiles of its stages,
 JOINED_MOST = {4: 168, 8: 128}  # and those that such a program begins with
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
@@ -191,14 +196,16 @@ def launch_fused_with_roles(
 
 
 def joined_config(config: Config) -> Config:
-    """The configuration of a forward pass that is one kernel with roles."""
-    stages = JOINED_STAGES if FORCED or config.roles is None else config.roles
-    return replace(config, roles=stages, chunk=JOINED_STEPS)
+    """The configuration of a pass whose sweeps are one kernel with their prologues."""
+    return replace(config, roles=JOINED_STAGES if FORCED or config.roles is None else config.roles)
 
 
 def may_join(config: Config, whole: int, *tensors: torch.Tensor) -> bool:
-    """Does a configuration name roles for a forward pass that is one kernel with them, and can this do it? `whole`: the channels
-    of a state's axis that a program has whole; `tensors`: of which it loads tiles."""
+    """Does a configuration name roles for sweeps that are one kernel with their prologues, and can these do it? `whole`: the most
+    channels of an axis that a program has whole; `tensors`: of which it loads tiles. Chunks, and what sums are left in, are
+    those of passes that aren't joined."""
+    if config.chunk != JOINED_STEPS or config.tile != 16 * config.warps:
+        return False
     asked = JOINED and (FORCED or config.roles is not None)
     if not (asked or roles_assumed()) or config.exact or fixed() or level():
         return False
@@ -215,12 +222,51 @@ def launch_joined(
 ) -> None:
     """Launch the kernel `roles`, which has a preparer. `words`: what the size and the block of a state's axis are called that a
     program has whole, and those of the axis that it has a tile of."""
+    _launch_joined(config, roles, words, grid, args, options, PREPARER, JOINED_LOADER)
+
+
+def launch_joined_heavy(
+    config: Config,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    *args: KernelArgument,
+    **options: KernelOption,
+) -> None:
+    """The same for a kernel whose preparer leaves something in memory as well."""
+    _launch_joined(config, roles, words, grid, args, options, HEAVY_PREPARER, HEAVY_LOADER)
+
+
+def launch_joined_light(
+    config: Config,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    *args: KernelArgument,
+    **options: KernelOption,
+) -> None:
+    """The same for a kernel whose preparer inverts nothing, so that more registers are left for states."""
+    _launch_joined(config, roles, words, grid, args, options, LIGHT_PREPARER, LIGHT_LOADER)
+
+
+def _launch_joined(
+    config: Config,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    args: tuple[KernelArgument, ...],
+    options: dict[str, KernelOption],
+    preparer: int,
+    loader: int,
+) -> None:
     whole, whole_block, tiled, tile = words
     block, wide, warps = shape_of(options[whole], options[tiled])  # type: ignore[arg-type]
     programs = grid[0] // cdiv(options[tiled], options[tile]) * cdiv(options[tiled], wide)  # type: ignore[arg-type]
     options = {n: x for n, x in options.items() if n != "num_stages"}
-    options |= {whole_block: block, tile: wide, "STAGES": config.roles, "WARPS": warps, "TOGETHER": TOGETHER}
-    options |= {"PREPARER_REGISTERS": PREPARER, "LOADER_REGISTERS": JOINED_LOADER, "maxnreg": JOINED_MOST[warps]}
+    tiles = sum(n.endswith("_p") for n in roles.arg_names)
+    stages = min(config.roles or JOINED_STAGES, JOINED_BYTES // (2 * TOGETHER * JOINED_STEPS * WIDEST * tiles))
+    options |= {whole_block: block, tile: wide, "STAGES": stages, "WARPS": warps, "TOGETHER": TOGETHER}
+    options |= {"PREPARER_REGISTERS": preparer, "LOADER_REGISTERS": loader, "maxnreg": JOINED_MOST[warps]}
     launch(roles, (programs,), *args, **options | {"num_warps": warps})
 
 

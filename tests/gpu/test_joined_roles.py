@@ -1,5 +1,5 @@
-"""Forward passes that are one kernel whose warps have roles, on a GPU of compute capability 9.0: outputs and last states of each
-head against float64, beside today's kernels. `python -m benchmarks.joined_roles` times them as well."""
+"""Sweeps that are one kernel with their prologues, whose warps have roles, on a GPU of compute capability 9.0: outputs, last
+states and gradients of each head against float64, beside today's kernels. `python -m benchmarks.joined_roles` times them."""
 
 import pytest
 import torch
@@ -23,4 +23,5 @@ def test_errors_are_as_without_roles(name, case, monkeypatch):
     )
     found = {"errors": [joined_roles.comparison(name, case)], "times": []}
     assert joined_roles.complaints(found) == []
-    assert [k.fn.__name__ for k in launched] == [joined_roles.KERNEL]
+    kernels = (x for several in joined_roles.KERNELS.values() for x in several)
+    assert [k.fn.__name__ for k in launched] == [*kernels]

@@ -446,17 +446,26 @@ def prod(shape: tuple[int, ...]) -> int:
 
 def _compare_prologue(k: Kernel, m: Memory) -> None:
     (piece,) = k.pieces
+    o, there = piece.opened, {a.source for a in k.arguments if a.stored}
+    if missing := [x for x in (*o.matrices, *o.scaled, *o.intra) if x not in there]:
+        raise GateError(f"{k.name}: it doesn't store {missing[0].attrs[1]}")
+    compare_prologue(k, piece, m)
+    for a in k.arguments:
+        if a.stored and a.role is Role.SUMS and not m.exact:
+            _compare_sums(a, m)
+
+
+def compare_prologue(k: Kernel, piece: Piece, m: Memory) -> None:
+    """What a kernel stores of what a prologue makes."""
     o = piece.opened
     stored = {a.source: a for a in k.arguments if a.stored and a.role not in (Role.SUMS, Role.EXTENTS)}
     for at in m.places():
         env, sizes = m.env(piece, at)
         for x, node in (o.matrices | o.scaled | o.intra).items():
-            m.compare(x, at, m.stored_of(stored[x], at), m.over(x, node, env, sizes))
+            if x in stored:
+                m.compare(x, at, m.stored_of(stored[x], at), m.over(x, node, env, sizes))
         for sums in o.own:
             _compare_own(sums, stored, env, sizes, m, at)
-    for a in k.arguments:
-        if a.stored and a.role is Role.SUMS and not m.exact:
-            _compare_sums(a, m)
 
 
 def _compare_own(

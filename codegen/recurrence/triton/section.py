@@ -32,7 +32,7 @@ from .kernels.per_step import RowKernel
 from .kernels.tile_values import Fine
 from .launch.elementwise_scan import ScanHost, scanned
 from .launch.fused_backward import FusedBackwardHost
-from .launch.joined_forward import handed_over, joined_if_any
+from .launch.joined_sweeps import JoinedSweeps, handed_over, joined_if_any
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
 from .output_gate import gate_outputs
@@ -130,8 +130,8 @@ def _sweeps(
     stem: str = "triton",
     joins: bool = True,
 ) -> TritonForm:
-    """The kernels and functions of sweeps over chunks; functions are called `stem` and the name of the pass. `joins`: a forward
-    pass may be joined to one kernel with roles."""
+    """The kernels and functions of sweeps over chunks; functions are called `stem` and the name of the pass. `joins`: sweeps
+    may be one kernel with their prologues."""
     assert c.forward is not None and c.backward is not None
     cuts = cuttable(c)
     whole = kernel_plan(c, c.backward)
@@ -150,10 +150,14 @@ def _sweeps(
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
     parts: list[KernelFunction | WithRoles | Function] = []
     joins = joins and fine is None and unwanted is None and stem != SUBSTEP
-    one = joined_if_any(c, backward, stem) if joins else None
-    if one is not None:
-        forward.instead = (handed_over(forward),)
+    joined: list[tuple[JoinedSweeps, Function, Host]] = []
+    if joins and (one := joined_if_any(c, c.forward, backward, stem)) is not None:
+        joined.append((*one, forward))
+        forward.instead = (handed_over(forward, one[0]),)
     for host in (forward, *hosts, backward):
+        if host is backward and joined and (other := joined_if_any(c, plan, None, stem, forward.by_head)) is not None:
+            joined.append((*other, backward))
+            backward.instead = (handed_over(backward, other[0]),)
         function = host.function_ir()
         backward.kept_by_head = forward.by_head
         for k in host.kernels:
@@ -162,20 +166,21 @@ def _sweeps(
                 (gate_fused_schedule if k.whole else gate_schedule)(k, k.roles)
                 parts.append(WithRoles(k.function, k.roles))
         parts.append(function)
-    if one is not None and not _has_others(one[0], forward):
+    if not all(_has_others(made, host) for made, _, host in joined):
         return _sweeps(c, exchanges, fine, unwanted, stem, joins=False)
-    parts += [] if one is None else _joined(*one)
+    for made, function, _ in joined:
+        parts += _joined(made, function)
     return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))
 
 
-def _has_others(host: Host, forward: Host) -> bool:
-    """Are the kernels that a joined forward pass launches beside its own those of the forward pass that isn't joined?"""
-    there = {k.name: k.function for k in forward.kernels}
+def _has_others(host: Host, other: Host) -> bool:
+    """Are the kernels that a joined pass launches beside its own those of the pass that isn't joined?"""
+    there = {k.name: k.function for k in other.kernels}
     return all(there.get(k.name) == k.function for k in host.kernels if not (isinstance(k, Kernel) and k.roles))
 
 
 def _joined(host: Host, function: Function) -> list[WithRoles | Function]:
-    """The kernel that a forward pass is joined to, and the function that launches it."""
+    """The kernels that sweeps of a pass are joined to, and the function that launches them."""
     found: list[WithRoles | Function] = []
     for k in host.kernels:
         if isinstance(k, Kernel) and k.roles is not None:

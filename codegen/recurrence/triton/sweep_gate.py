@@ -98,7 +98,7 @@ class Swept(Memory):
 
     @property
     def tiles(self) -> int:
-        return 1 if self.k.tiled is None else -(-self.sizes[dim_of(self.k.tiled)] // TILE)
+        return 1 if self.k.tiled is None or self.k.one_tile else -(-self.sizes[dim_of(self.k.tiled)] // TILE)
 
     def made_here(self, o: Opened, x: Node) -> bool:
         return False
@@ -249,6 +249,8 @@ class Swept(Memory):
         for store in piece.stores:
             x, node = store.leaf, at_row(rename(store.node, o.rename))
             a = arguments[x, Role.OUT]
+            if self.given[a.name] is None:
+                continue  # a launch that doesn't want it
             if store.kind == "sums":
                 self.compare_sums(x, a, node, (env, sizes), at)
             else:

@@ -1,43 +1,56 @@
-"""Forward passes that are one kernel whose warps have roles are compiled for sm_90 as `chunkform inspect` does, without a GPU."""
+"""Sweeps that are one kernel with their prologues, whose warps have roles, are compiled for sm_90 as `chunkform inspect` does,
+without a GPU."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 from shared.triton_errors import compiled
 
 from chunkform.codegen.performance.compile_report import is_gluon, launches_of, module_of, report_row
 from chunkform.codegen.recurrence.emit import emit
+from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.triton.launch import joined_sweeps
 from chunkform.runtime.chunk_kernels import warp_roles
 
 pytestmark = pytest.mark.skipif(not warp_roles.THERE, reason="needs Gluon")
 # Bytes that are kept aside, of the loader and the preparer: none of the consumer.
+BACKWARD = ["backward_joined_1_roles", "backward_joined_2_roles"]
 WORDS = {"gated_delta_rule": 64, "delta_rule": 64, "comba": 128}
 
 
 @functools.cache
 def with_roles(name: str):
     """An op that has the kernel, and its module."""
-    return compiled(name), module_of(f"{name}_joined", emit(compiled(name), tidy=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joined_sweeps, "RECORDING", True)
+        patch.setattr(section, "gate_over_chunks", lambda k, f: None)
+        c = replace(compiled(name))  # made anew, as a form is kept
+        return c, module_of(f"{name}_joined", emit(c, tidy=False))
 
 
 def launched(name: str, dtype: str = "bfloat16", roles: bool = True, **widths: int):
-    """The forward pass with roles that a call may launch."""
+    """The kernels with roles that a call may launch."""
     found = launches_of(*with_roles(name), dtype, widths, roles=roles)
-    return [x for x in found if is_gluon(x.kernel) and x.kernel.fn.__name__ == "forward_joined_roles"]
+    return [x for x in found if is_gluon(x.kernel)]
 
 
 @pytest.mark.parametrize("name", WORDS)
 def test_it_is_compiled_with_products_beside_each_other(name):
-    (x,) = launched(name, d=128, e=128)
-    row = report_row(x, "sm_90", "bfloat16", 128, 0)
-    assert row.ok, row.problem
-    assert row.spill_bytes <= WORDS[name]
-    assert "C=32" in row.config and "stages=3" in row.config and "warps=8" in row.config
+    found = launched(name, d=128, e=128)
+    assert [x.kernel.fn.__name__ for x in found] == [*["forward_joined_roles"] * 2, *BACKWARD]
+    for x in found[1:]:
+        row = report_row(x, "sm_90", "bfloat16", 128, 0)
+        assert row.ok, row.problem
+        assert row.spill_bytes <= WORDS[name]
+        assert "C=32" in row.config and f"stages={3 if x is found[1] and name != 'comba' else 2}" in row.config
+        assert "warps=8" in row.config
 
 
 def test_only_what_it_holds_may_launch_it(monkeypatch):
     name = "delta_rule"
-    assert len(launched(name, "float16", d=128, e=128)) == len(launched(name, d=128, e=256)) == 1
+    assert len(launched(name, "float16", d=128, e=128)) == 4
+    assert {x.kernel.fn.__name__ for x in launched(name, d=128, e=256)} == {"forward_joined_roles"}  # E isn't whole
     for dtype, d, e in (("float32", 128, 128), ("bfloat16", 256, 128)):
         assert launched(name, dtype, d=d, e=e) == []
     assert launched(name, roles=False, d=128, e=128) == []

@@ -82,6 +82,7 @@ class Kernel:
     carried: frozenset[str] = frozenset()  # what a sweep loads for states alone, not for what it yields
     products: frozenset[str] = frozenset()  # what a sweep loads whose elements may be products with the identity
     apart: tuple[Alone, ...] = ()  # a sweep's reads, where launches may make one each
+    one_tile: bool = False  # must a program of a sweep have the axis whole that it has a tile of?
     roles: Schedule | None = None  # of the kernel in its place whose warps have roles, if there is one
 
     @cached_property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ....ir.expr import ROW, dim_of, leaf
 from ....ir.launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
+from ....ir.warp_schedule import Invert, Leave, Schedule
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, slow_path_name
 from ..plan_passes.hoist import Opened
@@ -46,7 +47,7 @@ class Launches:
             words = [w for a in (whole, kernel.tiled) for w in (size_name(dim_of(a)), block_name(a))]
             launch = replace(launch, roles=tuple(words))
             if kernel.roles.several:
-                launch = replace(launch, chooser="launch_joined", alone=True)
+                launch = replace(launch, chooser=f"launch_joined{_registers(kernel.roles)}", alone=True)
         if kernel.roles is not None and kernel.whole:
             words = [w for a in kernel.axes for w in (size_name(dim_of(a)), block_name(a))]
             launch = replace(launch, roles=tuple(words), chooser="launch_fused_with_roles")
@@ -85,7 +86,8 @@ class Launches:
         grid = self._grid(kernel, ends, layout, small_range)
         words = self._words(kernel, ends, block, small_range)
         where = tuple(py(x, layout) if "{" in x else Expr(x) for x in places)
-        programs = frozenset({STEPS, HEADS, *([TILES] if kernel.tiled is not None else [])})
+        in_tiles = kernel.tiled is not None and not kernel.one_tile
+        programs = frozenset({STEPS, HEADS, *([TILES] if in_tiles else [])})
         return Launch(name, grid, arguments, where, tuple(words), programs=programs)
 
     def _grid(self, kernel: Kernel, ends: bool, layout: str, small_range: bool | None) -> Expr:
@@ -259,6 +261,14 @@ class Launches:
         if len(o.tile) != 1:
             return "1"
         return f"cdiv({size_name(dim_of(o.tile[0]))}, {self.tile(o.tile[0], reads)})"
+
+
+def _registers(s: Schedule) -> str:
+    """Which of the functions that launch kernels with a preparer it is, by what this needs registers for: inverses, and what it
+    leaves in memory."""
+    steps = [x for r in s.roles if r.together for x in r.steps]
+    leaves, inverts = (any(isinstance(x, kind) for x in steps) for kind in (Leave, Invert))
+    return "_light" if not inverts else "_heavy" if leaves else ""
 
 
 def _places_of(a: Argument, kernel: Kernel) -> frozenset[str]:

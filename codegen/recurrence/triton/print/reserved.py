@@ -35,11 +35,14 @@ IMPORTS = {
         "row_partial_sums row_sums rows_of stages_of step_state_adjoint store_partial_sums store_sums total_of warps_of"
     ),
     "chunkform.runtime.chunk_kernels.warp_role_blocks": "few_rows inverses on_diagonal small_products small_tiles",
-    "chunkform.runtime.chunk_kernels.warp_role_sums": "store_pair_sums store_row_sums store_state_products",
+    "chunkform.runtime.chunk_kernels.warp_role_sums": (
+        "store_matrices store_pair_sums store_row_sums store_state_products store_sums_of_columns store_sums_of_rows "
+        "store_tile_sums"
+    ),
     "chunkform.runtime.chunk_kernels.warp_roles": (
-        "accumulator barriers begun fence_async_shared gl gluon joined_config launch_fused_with_roles "
-        "launch_joined launch_with_roles may_join mbarrier ring_of_numbers ring_of_tiles room swizzled tma "
-        "warpgroup_mma warpgroup_mma_wait with_roles"
+        "accumulator barriers begun fence_async_shared gl gluon joined_config launch_fused_with_roles launch_joined "
+        "launch_joined_heavy launch_joined_light launch_with_roles may_join mbarrier ring_of_numbers ring_of_tiles room "
+        "swizzled tma warpgroup_mma warpgroup_mma_wait with_roles"
     ),
     "chunkform.runtime.op.signature": "OVERWRITE",
     "chunkform.runtime.chunk_kernels.reductions": "pair total",

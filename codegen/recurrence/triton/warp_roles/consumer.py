@@ -64,6 +64,7 @@ class Consumer:
     operands: dict[str, Make] = field(default_factory=dict)  # of states, made for the next chunk
     issued: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
+    added_to: set[str] = field(default_factory=set)  # products that others were added to while they were under way
 
     def __post_init__(self) -> None:
         self.products = {n: w for n, x in self.sweep.tiles.items() if (w := self._wanted(x)) is not None}
@@ -121,7 +122,7 @@ class Consumer:
     def role(self) -> Role:
         pending = dict(self.products)
         for x in self.sweep.stores:
-            if not isinstance(x, Store):
+            if not isinstance(x, Store) and self._maybe_output(x) is None:
                 self._checkpoint(x)
         self.steps.append(Await(CHUNK, True))
         while pending:
@@ -130,7 +131,7 @@ class Consumer:
                 self._begin(w)
                 continue
             self._make_ahead(pending)
-            under_way = next((n for n in self.issued if n not in self.settled), None)
+            under_way = next((n for n in self.issued if n not in self.settled | self.added_to), None)
             if under_way is None:
                 raise CannotPrint("a product waits for none that is under way")
             self._settle(under_way)
@@ -144,14 +145,22 @@ class Consumer:
     def _next(self, pending: dict[str, Wanted]) -> Wanted | None:
         """The product to begin now: of those whose operands are there, the one that most others wait for. What a state becomes
         comes last, unless it is what the next chunk waits for."""
-        ready = [w for w in pending.values() if all(self.needs(x) <= self.settled for x in w.operands)]
+        ready = [w for w in pending.values() if all(self._is_there(x, w) for x in w.operands)]
         late = [w for w in ready if self.of_state(w.name)]
         if not self.feeds_back:
-            ready = [w for w in ready if w not in late] or (late if len(late) == len(pending) else [])
+            ready = [w for w in ready if w not in late] or (late if self._are_last(late, pending) else [])
         order = {n: k for k, n in enumerate(self.products)}
         return min(
             ready, key=lambda w: (-self.depth(w.name) - (self.feeds_back and w in late), order[w.name]), default=None
         )
+
+    def _are_last(self, late: list[Wanted], pending: dict[str, Wanted]) -> bool:
+        """Is there nothing else to begin than what states become?"""
+        return len(late) == len(pending)
+
+    def _is_there(self, x: Code, w: Wanted) -> bool:
+        """May a product begin with this?"""
+        return self.needs(x) <= self.settled
 
     def _make_ahead(self, pending: dict[str, Wanted]) -> None:
         """What products that follow need, and no product that is under way. A state in registers is left alone until a product of
@@ -183,10 +192,17 @@ class Consumer:
         left = self._left(w)
         assert left is not None
         right = self._right(w)
-        onto = None if w.onto is None else self.held(w.onto, layout, f"{w.name}_onto")
+        onto = w.onto if w.onto is None else self._onto(w, layout)
         self.steps.append(Product(w.name, left, right, onto, layout, w.note))
         self.layouts[w.name] = layout
         self.issued.append(w.name)
+
+    def _onto(self, w: Wanted, layout: Layout) -> str:
+        assert w.onto is not None
+        if isinstance(w.onto, Name) and w.onto.id in self.issued and w.onto.id not in self.settled:
+            self.added_to.add(w.onto.id)  # which is under way
+            return w.onto.id
+        return self.held(w.onto, layout, f"{w.name}_onto")
 
     def _settle(self, name: str) -> None:
         self.steps.append(Settle(name, len(self.issued) - self.issued.index(name) - 1))
@@ -194,10 +210,10 @@ class Consumer:
 
     def _finish(self) -> None:
         """Wait for what is under way, hand on states, and store outputs, each as soon as it is there."""
-        stores = [x for x in self.sweep.stores if isinstance(x, Store)]
+        stores = [y for x in self.sweep.stores if (y := self._maybe_output(x)) is not None]
         passed = dict(self.sweep.s.carried)
         for n in [*self.issued]:
-            if n not in self.settled:
+            if n not in self.settled | self.added_to:
                 self._settle(n)
             for state, x in list(passed.items()):
                 if self.needs(x) <= self.settled and not any(state in names_in(y.value) for y in stores):
@@ -237,16 +253,26 @@ class Consumer:
         self.steps.append(Pass(state, self.held(x, self.states[state], f"{state}_next")))
         self.steps += [y for y in self.operands.values() if state in names_in(y.value)]
 
+    def _maybe_output(self, x: Statement) -> Store | None:
+        """The store of an output, perhaps one that a launch needn't want."""
+        match x:
+            case If(
+                condition=Binary(operator="is not", left=Name(id=argument)), body=(Store() as store,), otherwise=()
+            ) if argument in {a.name for a in self.sweep.k.arguments if a.layout == "out"}:
+                return store
+        return x if isinstance(x, Store) else None
+
     def _send(self, x: Store) -> None:
         tile, turned = self.sweep.target_of(x)
         shape = self.sweep.shapes.of(x.value)
         name = argument_of(x.pointer, frozenset(a.name for a in self.sweep.k.arguments))
         if name is None:
             raise CannotPrint(f"a store at {x.pointer.text}, which is no argument's")
-        buffer = Buffer(f"{name}_tile", ("C", tile.block), tile, name)
+        buffer = Buffer(f"{name}_tile", ("C", tile.block), tile, name, maybe=x not in self.sweep.stores)
         self.buffers.append(buffer)
         value = self.held(x.value, Accumulator(*shape), f"{name}_made")
-        self.steps += self._sent(buffer, value, turned)
+        sent = self._sent(buffer, value, turned)
+        self.steps += [WhereGiven(name, sent)] if buffer.maybe else sent
 
     def _checkpoint(self, x: Statement) -> None:
         """A state that enters a chunk is left for a backward pass, where a launch wants it: before anything waits for what is
@@ -301,12 +327,16 @@ class Consumer:
             match x:
                 case Call(function="tl.trans", arguments=(value,)):
                     x, turned = value, not turned
-                case Cast(value=Name(id=name), dtype="DT") if (
-                    ring := self._ring(name)
-                ) is not None and ring.is_operand:
-                    return Name(name), turned
+                case Cast(value=value, dtype="DT") if (inside := self._in_ring(value)) is not None:
+                    return inside[0], turned != inside[1]
                 case _:
                     return x, turned
+
+    def _in_ring(self, x: Code) -> tuple[Code, bool] | None:
+        """What products take from a ring, and whether it is the transpose of that."""
+        bare, turned = self._bare(x)
+        ring = self._ring(bare.id) if isinstance(bare, Name) else None
+        return (bare, turned) if ring is not None and ring.is_operand else None
 
     def _ring(self, name: str) -> Ring | None:
         return self.sweep.ring_of(name)
@@ -397,7 +427,10 @@ class Consumer:
         return wish
 
     def _other(self, name: str) -> str:
-        return f"{name}_moved" if name in self.layouts else name
+        wish, n = name, 1
+        while wish in self.layouts:
+            wish, n = f"{name}_moved{n if n > 1 else ''}", n + 1
+        return wish
 
     def _make(self, x: Make) -> None:
         written(x.value)

@@ -10,12 +10,14 @@ from chunkform.errors import GateError
 
 from ....exact.jit_source import NoMeaning
 from ....exact.rationals import in_field
-from ....exact.run_kernel import Value
+from ....exact.run_kernel import Argument as Given
+from ....exact.run_kernel import Tensor, Value
 from ....ir.evaluate import Env
 from ....ir.expr import Node
 from ....ir.warp_schedule import Schedule
-from ..chunk_gate import CHUNK, B, Chunks, Found, H
+from ..chunk_gate import CHUNK, B, Chunks, Found, H, compare_prologue
 from ..fused_gate import MANY, Fused
+from ..kernels.arguments import Argument
 from ..kernels.chunk_kernel import Kernel, Piece
 from ..plan_passes.hoist import Opened
 from ..print.axis_names import block_name
@@ -51,6 +53,8 @@ def gate_joined_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
         for parts in (1, 2):
             for n in range(orders):
                 memory = JoinedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), parts=parts)
+                if (parts + n) % 2 == 0:
+                    memory.given |= dict.fromkeys(b.target for b in s.buffers if b.maybe)
                 memory.run(s)
                 memory.compare_all()
     except NoMeaning as why:
@@ -90,8 +94,8 @@ class Scheduled(Swept):
     def run(self, s: Schedule) -> None:
         words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
         words |= {"starts": None, "segments": self.parts, "length": self.length, "blocks": self.blocks, "ROWS": WHOLE}
-        words |= {"TOGETHER": SEVERAL, "LEVELS": self.chunk.bit_length() - 1}
-        words |= {block_name(a): TILE if a == self.k.tiled else WHOLE for a in self.k.axes}
+        words |= {"TOGETHER": SEVERAL, "LEVELS": self.chunk.bit_length() - 1, "WARPS": self.warps}
+        words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WHOLE for a in self.k.axes}
         run_schedule(s, B * self.parts * H * self.tiles, {**self.given, **words}, 2, self.random)
 
     def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
@@ -108,6 +112,15 @@ class JoinedScheduled(Scheduled):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.length = self.steps if self.parts == 1 else self.whole_chunks * self.chunk
+
+    def compare_all(self) -> None:
+        super().compare_all()
+        compare_prologue(self.k, self.prologue, self)
+
+    def passed(self, a: Argument) -> dict[str, Given]:
+        if any(own.prologue[slot] == a.source for own, slot in self.owned()):
+            return {a.name: Tensor.room(a.name, self.room(a))}
+        return super().passed(a)
 
     @property
     def whole_chunks(self) -> int:

@@ -3,30 +3,34 @@ over steps are names there, which nothing stores and nothing loads."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ....ir.code import Load, Name, names_in
 from ....ir.code_parts import substituted
 from ....ir.kernel_ir import For, If, Let, Statement, Store
 from ....printing.cannot_print import CannotPrint
-from ..kernels.arguments import Argument
 from ..kernels.at_once import whole_name
 from ..kernels.chunk_kernel import Kernel
 
 PLACES = frozenset("b c h bh t0 last i_ok row at step".split())  # names of both kernels: where a chunk is
 
 
-def joined_kernel(name: str, sweep: Kernel, prologue: Kernel) -> Kernel:
-    """The kernel that does what both do.
+def joined_kernel(name: str, sweep: Kernel, prologue: Kernel, kept: frozenset[str] = frozenset()) -> Kernel:
+    """The kernel that does what both do; `kept`: matrices that others need as well, which it stores.
 
-    Raises CannotPrint: the prologue does something else than to make matrices over the steps of each chunk.
+    Raises CannotPrint: the prologue does something else than to make matrices over the steps of each chunk, and sums of these.
     """
-    made = {a.name: a for a in prologue.arguments if a.stored}
-    if not prologue.queues or prologue.slow_path or any(a.layout != "matrix" for a in made.values()):
+    stored = {a.name: a for a in prologue.arguments if a.stored}
+    if not prologue.queues or prologue.slow_path or any(a.layout not in ("matrix", "sums") for a in stored.values()):
         raise CannotPrint("a prologue that makes more than matrices over steps has no roles yet")
-    if not set(prologue.axes) <= set(sweep.axes) - {sweep.tiled}:
-        raise CannotPrint("a prologue over an axis that a sweep has in tiles has no roles")
-    inside, pointers = _of_a_chunk(prologue, made, {a.base for a in sweep.arguments})
+    loaded = {a.name for a in sweep.arguments}
+    matrices = {n: a.base for n, a in stored.items() if a.layout == "matrix" and n in loaded}
+    made = {n: f"{base}_made" if n in kept else base for n, base in matrices.items()}
+    kept &= made.keys()
+    if not set(prologue.axes) <= set(sweep.axes):
+        raise CannotPrint("a prologue over an axis that a sweep doesn't have has no roles")
+    inside, pointers = _of_a_chunk(prologue, made, kept, {a.base for a in sweep.arguments})
     loops = [n for n, x in enumerate(sweep.body) if isinstance(x, For)]
     if len(loops) != 1:
         raise CannotPrint("a sweep of several loops has no roles yet")
@@ -38,7 +42,8 @@ def joined_kernel(name: str, sweep: Kernel, prologue: Kernel) -> Kernel:
     assert isinstance(loop, For)
     rest = [_named(x, made) for x in loop.body]
     first = 1 + max(n for n, x in enumerate(rest) if isinstance(x, Let) and set(x.names) <= PLACES)
-    arguments = {a.name: a for a in (*sweep.arguments, *prologue.arguments) if a.name not in made}
+    gone = made.keys() - kept
+    arguments = {a.name: a for a in (*sweep.arguments, *prologue.arguments) if a.name not in gone}
     return replace(
         sweep,
         name=name,
@@ -47,11 +52,12 @@ def joined_kernel(name: str, sweep: Kernel, prologue: Kernel) -> Kernel:
         pieces=(*sweep.pieces, *prologue.pieces),
         loads=tuple(x for x in sweep.loads if x[0] not in made),
         products=frozenset(),
+        one_tile=sweep.tiled in prologue.axes or stored.keys() > matrices.keys() - kept,
     )
 
 
 def _of_a_chunk(
-    prologue: Kernel, made: dict[str, Argument], known: set[str]
+    prologue: Kernel, made: dict[str, str], kept: Collection[str], known: set[str]
 ) -> tuple[list[Statement], list[Statement]]:
     """What a prologue does for a chunk; and where a program finds tensors that the sweep doesn't know."""
     (loop,) = (x for x in prologue.body if isinstance(x, For))
@@ -69,8 +75,10 @@ def _of_a_chunk(
                     pointers.append(replace(x, value=substituted(value, {whole_name(x): Name(name)})))
             case Store(pointer=pointer, value=value, mask=None, note=note) if made.keys() & names_in(pointer):
                 (target,) = made.keys() & names_in(pointer)
-                inside.append(Let((made[target].base,), value, note=note))
-            case Let():
+                inside.append(Let((made[target],), value, note=note))
+                if target in kept:
+                    inside.append(replace(x, value=Name(made[target])))
+            case Let() | Store():
                 inside.append(x)
             case If() if not any(isinstance(y, Store) for y in x.body):
                 inside.append(x)
@@ -79,9 +87,9 @@ def _of_a_chunk(
     return inside, pointers
 
 
-def _named(x: Statement, made: dict[str, Argument]) -> Statement:
+def _named(x: Statement, made: dict[str, str]) -> Statement:
     """A statement that loads one of these matrices, with the matrix's name."""
     match x:
         case Let(value=Load(pointer=pointer)) if found := made.keys() & names_in(pointer):
-            return replace(x, value=Name(made[found.pop()].base))
+            return replace(x, value=Name(made[found.pop()]))
     return x

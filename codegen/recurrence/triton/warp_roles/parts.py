@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from ....ir.code import Binary, Call, Code, Expanded, Function, Literal, Load, Name, loads_in, names_in, plus, times
 from ....ir.code_parts import walk_code
-from ....ir.expr import Node
 from ....ir.functions import LIBRARIES, TABLE, TRITON
 from ....ir.kernel_ir import Let, Statement, Store, argument_of
 from ....ir.warp_schedule import Arrive, Await, Barriers, Fetch, Make, Put, Ring, Role, Step, Tile
 from ....printing.cannot_print import CannotPrint
+from ..kernels.arguments import Argument
 from ..kernels.chunk_kernel import Kernel
 from .shapes import ONE, Shapes, expanded_along, factors_of, parts_of_sum
 from .straight import Straight
@@ -95,7 +95,7 @@ class SweepParts:
         """What the copy engine loads in the place of a load, and whether its steps are columns there."""
         argument = argument_of(x.pointer, frozenset(self.definitions))
         base, *terms = parts_of_sum(x.pointer)
-        given = {a.name: a.base for a in self.k.arguments if a.layout == "step" and _is_input(a.source)}
+        given = {a.name: a.base for a in self.k.arguments if a.layout == "step" and self.may_move(a)}
         found = self._pointed(base, given)
         if argument is None or found is None or len(terms) != 3:
             raise CannotPrint(f"no tile of a tensor of steps is loaded from {x.pointer.text}")
@@ -111,6 +111,10 @@ class SweepParts:
         if x.other != Literal(0.0):
             raise CannotPrint("a tile that isn't zero beyond its end")
         return Tile(base, width, stride, *self._axis(columns[0])), along[1] == 1
+
+    def may_move(self, a: Argument) -> bool:
+        """Is it what the op is given, whose dtype is known before the first launch?"""
+        return a.source is not None and a.source.op == "leaf" and a.source.attrs[0] == "input"
 
     def _pointed(self, base: Code, arguments: dict[str, str]) -> str | None:
         """The stem of the argument that a pointer of this program points into."""
@@ -189,6 +193,13 @@ class SweepParts:
         )
         return tile, at[1] == 1
 
+    def there(self, ok: str) -> Code:
+        """How many steps a chunk has, by the vector that says which."""
+        match self.indices.get(ok):
+            case Let(value=Binary(operator="<", left=Name(id="i"), right=right)):
+                return right
+        raise CannotPrint(f"a mask that isn't of a chunk's first steps: {ok}")
+
     # --- the loader
 
     @property
@@ -225,8 +236,3 @@ def written(x: Code) -> None:
             names = {y.function.removeprefix("tl."), *(n for n, _ in y.keywords)}
         if not names <= GLUON:
             raise CannotPrint(f"Gluon has no {', '.join(sorted(names - GLUON))}")
-
-
-def _is_input(x: Node | None) -> bool:
-    """Is it what the op is given, whose dtype is known before the first launch?"""
-    return x is not None and x.op == "leaf" and x.attrs[0] == "input"

@@ -8,8 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ....ir.code import Binary, Call, Cast, Code, Literal, Load, Name, call, names_in
-from ....ir.kernel_ir import Let, Statement
+from ....ir.code import (
+    Binary,
+    Call,
+    Cast,
+    Code,
+    Expanded,
+    Group,
+    Items,
+    Literal,
+    Load,
+    Name,
+    Negative,
+    call,
+    names_in,
+    plus,
+    substituted,
+    times,
+)
+from ....ir.kernel_ir import Body, Let, Statement, Store, argument_of
 from ....ir.warp_schedule import (
     Arrive,
     Await,
@@ -19,26 +36,30 @@ from ....ir.warp_schedule import (
     Held,
     Invert,
     Layout,
+    Leave,
     Make,
     Product,
     Put,
     Ring,
     Schedule,
     Settle,
+    Tile,
 )
 from ....ir.warp_schedule import Role as Warps
 from ....printing.cannot_print import CannotPrint
-from ..kernels.arguments import Role
+from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel
 from .consumer import Consumer, Wanted
 from .derive import ELSEWHERE
 from .parts import CHUNK, SweepParts
-from .straight import straight
-from .whole_statements import STEPS, merged
+from .shapes import factors_of, parts_of_sum
+from .straight import Straight, straight
+from .whole_statements import STEPS, early_first, loaded_once, merged, subtracted_first
 
 MATRICES = "prepared"  # the barriers of what the preparer makes
 BUFFERS = 2  # stages of these
 WARPS = 4  # of the preparer
+AT_ONCE = 2  # products of it that are under way
 OVER_STEPS = (STEPS, STEPS)
 
 
@@ -54,7 +75,10 @@ def schedule_of_joined(k: Kernel) -> Schedule:
     loop, found = merged(s.loop)
     if set(found) & set(s.carried):
         raise CannotPrint("a state that is what something else is")
-    parts = PreparedParts(k, replace(s, loop=loop))
+    backwards = k.pieces[0].opened.direction < 0
+    states = frozenset[str]().union(*map(names_in, s.carried.values()))
+    loop = early_first(subtracted_first(loaded_once(loop), states), states)
+    parts = PreparedParts(k, replace(s, setup=_whole_stages(s.setup) if backwards else s.setup, loop=loop))
     consumer = PreparedConsumer(parts)
     role = consumer.role()
     preparer = Preparer(parts).role()
@@ -69,14 +93,53 @@ def schedule_of_joined(k: Kernel) -> Schedule:
         parts.groups,
         (role, preparer, loader),
         several=True,
+        backwards=backwards,
     )
+
+
+def _whole_stages(setup: Body) -> Body:
+    """Numbers of a program that takes stages from the last one on: the first may have chunks beyond the sequence's end."""
+    found: list[Statement] = []
+    for x in setup:
+        match x:
+            case Let(
+                names=("count",), value=Cast(value=Call(function="tl.cdiv", arguments=(steps, Name(id="C"))) as y) as z
+            ):
+                of_stages = replace(y, arguments=(steps, times("C", "TOGETHER")))
+                x = replace(x, value=replace(z, value=times(of_stages, "TOGETHER")))
+        found.append(x)
+    if found == [*setup]:
+        raise CannotPrint("it isn't known how many chunks there are")
+    return tuple(found)
 
 
 class PreparedParts(SweepParts):
     """What the statements are: of tiles, those that need no state and are made of products are matrices that the preparer
     makes, those of them that products of states take."""
 
+    def __init__(self, k: Kernel, s: Straight) -> None:
+        self.sums: dict[str, Code] = {}
+        super().__init__(k, s)
+        layouts = {a.name: a.layout for a in k.arguments}
+        left = [x for x in self.stores if isinstance(x, Store) and layouts.get(self._target(x)) in ("matrix", "sums")]
+        self.stores = [x for x in self.stores if x not in left]
+        self.left = [self._of_sums(x) for x in left]  # matrices and sums that are stored
+
+    def may_move(self, a: Argument) -> bool:
+        """Whatever makes a joined kernel, it says that tensors have the dtype of products."""
+        return bool(a.axes)
+
+    def _target(self, x: Store) -> str:
+        return argument_of(x.pointer, frozenset(a.name for a in self.k.arguments)) or ""
+
+    def _of_sums(self, x: Store) -> Store:
+        return replace(x, value=substituted(x.value, self.sums))
+
     def _inside(self, x: Statement) -> None:
+        match x:
+            case Let(names=(name,), value=Call(function="tl.sum") as sums):
+                self.sums[name] = sums
+                return
         super()._inside(x)
         match x:
             case Let(names=(name,), value=Load() as load) if name in self.numbers and self._is_sum(load):
@@ -112,10 +175,32 @@ class PreparedParts(SweepParts):
         return self.of_products(x.value) and not self.with_states(x.value)
 
     def _ring(self, name: str) -> Ring | None:
-        return Ring(name, OVER_STEPS, operand=True) if self.is_matrix(name) else super()._ring(name)
+        if self.is_matrix(name):
+            return Ring(name, OVER_STEPS, operand=True)
+        if name in self.tiles and isinstance(load := self.tiles[name].value, Load) and self._is_of_matrix(load):
+            return Ring(name, OVER_STEPS, self.matrix_of(load))
+        return super()._ring(name)
+
+    def _is_of_matrix(self, x: Load) -> bool:
+        found = {a.name for a in self.k.arguments if a.source is not None and a.source.attrs[0] == "matrix"}
+        return bool(found & names_in(x.pointer))
+
+    def matrix_of(self, x: Load | Store) -> Tile:
+        """The matrix of a chunk, among those of a head, as the copy engine moves it."""
+        size = Name(STEPS)
+        match parts_of_sum(x.pointer):
+            case [Name() as base, places, rows, columns] if x.mask is None:
+                number, *sizes = factors_of(places)
+                before, c = parts_of_sum(number) if len(parts_of_sum(number)) == 2 else (None, None)
+                laid = [rows, columns] == [times(Name("i").along(0, 2), size), Name("i").along(1, 2)]
+                if c is not None and before == times("bh", "chunks") and sizes == [size, size] and laid:
+                    first = plus(base, times("bh", "chunks", size, size))
+                    return Tile(first, STEPS, size, Literal(0), STEPS, times(c, size), STEPS, times("chunks", size))
+        raise CannotPrint(f"no matrix of a chunk lies at {x.pointer.text}")
 
     @property
     def matrices(self) -> list[Ring]:
+        """Those that the preparer makes for the consumer."""
         return [r for r in self.rings.values() if r.operand]
 
     @property
@@ -141,16 +226,51 @@ class PreparedConsumer(Consumer):
     """The role that has the states."""
 
     sweep: PreparedParts
+    gone: list[Store] = field(default_factory=list)  # sums that were left
 
     def _wanted(self, x: Let) -> Wanted | None:
         found = super()._wanted(x)
-        return found if found is not None and self.sweep.with_states(x.value) else None
+        own = self.sweep.shapes.known[x.names[0]] != OVER_STEPS or self.sweep.with_states(x.value)
+        return found if own else None
 
     def role(self) -> Warps:
         role = super().role()
         if not self.sweep.matrices:
             raise CannotPrint("nothing needs no state: these roles are for less")
         return role
+
+    def of_state(self, name: str) -> bool:
+        """Is a product what a state becomes, or what that is added to?"""
+        others = [w for w in self.products.values() if w.onto == Name(name)]
+        return super().of_state(name) or any(self.of_state(w.name) for w in others)
+
+    def _is_there(self, x: Code, w: Wanted) -> bool:
+        """May a product begin with this? What it is added to may be under way, if it began last; what a state becomes waits for
+        products that have the state in registers."""
+        last = self.issued[-1] if self.issued else None
+        if self.of_state(w.name) and any(self._has_state(n) for n in self.issued if n not in self.settled):
+            return False
+        return super()._is_there(x, w) or (x is w.onto and x == Name(last or ""))
+
+    def _are_last(self, late: list[Wanted], pending: dict[str, Wanted]) -> bool:
+        return all(map(self.of_state, pending))
+
+    def _has_state(self, name: str) -> bool:
+        left = self.products[name].left
+        return self.sweep.with_states(left) and not self.needs(left)
+
+    def _settle(self, name: str) -> None:
+        super()._settle(name)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Sums over tiles of products that are there."""
+        for x in self.sweep.left:
+            tile = _summed(x.value)
+            if self.sweep.with_states(x.value) and self.needs(tile) <= self.settled and x not in self.gone:
+                self.gone.append(x)
+                held = self.held(tile, self.accumulator(tile), f"{self.sweep._target(x)}_summed")
+                self.steps.append(Leave(_sums_left(x, held, self.sweep, "store_tile_sums", "WARPS")))
 
     def _begin(self, w: Wanted) -> None:
         super()._begin(w)
@@ -174,11 +294,13 @@ class Preparer(Consumer):
 
     sweep: PreparedParts
     targets: dict[str, Let] = field(default_factory=dict)  # the matrices
+    waiting: list[Store] = field(default_factory=list)  # what is left in memory
 
     def __post_init__(self) -> None:
         self.states = {}
         self.targets = {r.name: self.sweep.tiles[r.name] for r in self.sweep.matrices}
-        wanted = set[str]().union(*(self._below(x.value) for x in self.targets.values()))
+        self.waiting = [x for x in self.sweep.left if not self.sweep.with_states(x.value)]
+        wanted = set[str]().union(*(self._below(x.value) for x in (*self.targets.values(), *self.waiting)))
         found = {n: self._wanted(self.sweep.tiles[n]) for n in self.sweep.products if n in wanted}
         order = list(self.sweep.tiles)
         self.products = {n: w for n, w in sorted(found.items(), key=lambda x: order.index(x[0])) if w is not None}
@@ -191,18 +313,16 @@ class Preparer(Consumer):
     def role(self) -> Warps:
         blocks = Blocks(*OVER_STEPS)
         self.steps.append(Await(CHUNK, True))
-        for w in self.products.values():
-            if self.needs(w.left) | self.needs(w.right) or w.onto is not None:
-                raise CannotPrint("what is prepared has products of products")
-            self._begin(w)
-            begun = self.steps[-1]
-            if isinstance(begun, Product) and isinstance(begun.left, Held) and self._has_steps(Name(begun.left.name)):
-                raise CannotPrint("an operand of what is prepared has the numbers of steps in it")
-        for x in self.targets.values():
+        pending = list(self.products.values())
+        for w in pending[:AT_ONCE]:
+            self._begin_alone(w)
+        for x in (*self.targets.values(), *self.waiting):
             self._parts_ahead(x.value, blocks)
-        for n in list(self.products):
+        for at, n in enumerate(list(self.products)):
             self._settle(n)
             self._made_of_settled(blocks)
+            for w in pending[AT_ONCE + at : AT_ONCE + at + 1]:
+                self._begin_alone(w)
         self._release()
         self.steps.append(Await(MATRICES, False))
         inverted = {n: x for n, x in self.targets.items() if _inverted(x) is not None}
@@ -217,6 +337,14 @@ class Preparer(Consumer):
             self._put(n, blocks)
         self.steps += [Fence(), Arrive(MATRICES, True)]
         return Warps("preparer", WARPS, (), tuple(self.steps), (), together=True)
+
+    def _begin_alone(self, w: Wanted) -> None:
+        if self.needs(w.left) | self.needs(w.right) or w.onto is not None:
+            raise CannotPrint("what is prepared has products of products")
+        self._begin(w)
+        begun = self.steps[-1]
+        if isinstance(begun, Product) and isinstance(begun.left, Held) and self._has_steps(Name(begun.left.name)):
+            raise CannotPrint("an operand of what is prepared has the numbers of steps in it")
 
     def _has_steps(self, x: Code) -> bool:
         """Does a value of this role need to know which steps of a chunk its rows are?"""
@@ -233,6 +361,12 @@ class Preparer(Consumer):
                     self.named(n, layout)
                 else:
                     self.held(value, layout, f"{n}_of")
+        for x in list(self.waiting):
+            tile = _summed(x.value)
+            if self.needs(tile) <= self.settled:
+                self.waiting.remove(x)
+                held = self.held(tile, layout, f"{self.sweep._target(x)}_left")
+                self.steps.append(Leave(_left_of_blocks(x, held, self.sweep)))
 
     def _put(self, name: str, layout: Layout) -> None:
         rounded = Cast(Name(self.named(name, layout) if name not in self.layouts else name), "DT")
@@ -243,7 +377,61 @@ class Preparer(Consumer):
         return layout
 
     def _ring(self, name: str) -> Ring | None:
-        return None if name in self.targets else super()._ring(name)
+        return None if self.sweep.is_matrix(name) else super()._ring(name)
+
+
+# --- what is left in memory
+
+
+def _summed(x: Code) -> Code:
+    """The tile that sums are of; or a matrix that is stored."""
+    match x:
+        case Negative(value=value):
+            return _summed(value)
+        case Call(function="tl.sum" | "tl.reshape", arguments=(value, *_)):
+            return _summed(value)
+    return x
+
+
+def _sums_left(x: Store, tile: str, sweep: PreparedParts, function: str, *more: str) -> Call:
+    """The function of the runtime that leaves sums over the rows of a tile, in so many parts of these: [parts, T]."""
+    match x:
+        case Store(
+            pointer=pointer,
+            value=Call(function="tl.sum", arguments=(Call(function="tl.reshape"),)),
+            mask=Expanded(value=Name(id=ok), own=(False, True)),
+        ):
+            return call(function, _first_of_parts(pointer), tile, "T", sweep.there(ok), *more)
+    raise CannotPrint(f"sums that lie otherwise: {x.pointer.text}")
+
+
+def _first_of_parts(pointer: Code) -> Code:
+    """Where the first step's number of the first part lies."""
+    match parts_of_sum(pointer):
+        case [base, Binary(operator="*", left=Expanded(value=rows, own=(True, False)), right=Name(id="T")), *at, last]:
+            *before, parts = parts_of_sum(rows)
+            if last == Name("i").along(1, 2) and isinstance(parts, Call) and parts.function == "tl.arange":
+                return plus(base, times(plus(*before), "T"), *at)
+    raise CannotPrint(f"sums that lie otherwise: {pointer.text}")
+
+
+def _left_of_blocks(x: Store, tile: str, sweep: PreparedParts) -> Call:
+    """The function of the runtime that leaves a matrix of each chunk, or its sums."""
+    rest = Name("stop") - "t0"
+    match x.value:
+        case Call(function="tl.sum", arguments=(Name() | Group(),)):
+            *first, last = parts_of_sum(x.pointer)
+            if last != Name("i") or x.mask != Name("i_ok"):
+                raise CannotPrint(f"sums that lie otherwise: {x.pointer.text}")
+            return call("store_sums_of_rows", plus(*first), tile, rest)
+        case Negative(value=Call(function="tl.sum", arguments=(Call(function="tl.reshape", arguments=(_, sizes)),))):
+            assert isinstance(sizes, Items)
+            place = _first_of_parts(x.pointer)
+            return call("store_sums_of_columns", place, tile, "T", rest, sizes.values[0])
+        case Call():
+            raise CannotPrint("something else than a matrix or its sums is left in memory")
+    there = sweep.matrix_of(x)
+    return call("store_matrices", plus(there.base, times(there.first, there.stride)), tile, rest)
 
 
 def _inverted(x: Let) -> Code | None:

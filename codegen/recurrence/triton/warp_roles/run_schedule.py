@@ -31,6 +31,7 @@ from ....ir.warp_schedule import (
     Arrive,
     Await,
     Barriers,
+    Blocks,
     Drain,
     Fence,
     Fetch,
@@ -385,11 +386,19 @@ class _Running:
                 self.send(w, x)
             case Leave(call=call):
                 self.reading(w, call)
-                self.program.value(call, self.names(w, call))
+                for _ in self.chunks_of(w):
+                    self.program.value(call, self.of_chunks(w, self.names(w, call)))
             case Pass(name=name, value=value):
                 w.names[name] = self.used(w, value)
             case Plain(body=body):
                 self.program.body(body, w.names)
+
+    def of_chunks(self, w: _Warps, names: dict[str, Value]) -> dict[str, Value]:
+        """Tiles of a role that takes the chunks of a stage together, as those of one chunk."""
+        if not w.role.together:
+            return names
+        made = {x.name for x in w.role.steps if isinstance(x, Make | Invert) and isinstance(x.layout, Blocks)}
+        return {n: Exact(x.entries[:, None]) if n in made and isinstance(x, Exact) else x for n, x in names.items()}
 
     def done(self, w: _Warps, b: str, stage: int) -> None:
         if not w.ready.get(b):
@@ -456,7 +465,7 @@ class _Running:
                     reads[y.place] = w.chunk
             else:
                 self.used(w, y.name)
-        if x.onto is not None:
+        if x.onto is not None and w.order[-1:] != [x.onto]:  # tensor cores add to what they are at
             self.used(w, x.onto)
         w.products[x.name] = x, reads
         w.order.append(x.name)

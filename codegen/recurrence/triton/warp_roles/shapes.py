@@ -15,6 +15,7 @@ from ....ir.code import (
     Function,
     Group,
     Items,
+    Literal,
     Load,
     Method,
     Name,
@@ -84,6 +85,10 @@ class Shapes:
                 if len(left) != 2 or len(right) != 2:
                     raise CannotPrint("a product that isn't of two matrices")
                 return left[0], right[1]
+            case Call(function="tl.reshape", arguments=(_, Items(values=sizes))):
+                return tuple(y.text for y in sizes)
+            case Call(function="tl.sum", arguments=(value,), keywords=((_, Literal(value=axis)),)):
+                return tuple(y for n, y in enumerate(self.of(value)) if n != axis)
             case Call(function="tl.trans", arguments=(value,)):
                 return self.of(value)[::-1]
             case Call(function="inverse", arguments=(value, *_)):

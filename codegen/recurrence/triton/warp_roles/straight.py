@@ -7,8 +7,10 @@ are the blocks of steps before each of which states are left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ....exact.jit_source import helper
 from ....ir.code import Binary, Call, Code, Either, Group, Items, Literal, Name, Not, code
@@ -17,7 +19,15 @@ from ....ir.kernel_ir import Body, Do, For, If, KernelFunction, Let, Note, Retur
 from ....printing.cannot_print import CannotPrint
 from ..kernel_gate import runtime_function
 
-WORDS: dict[str, bool | int] = {"YIELD": True, "EXACT": False, "EVEN": False, "PRODUCTS": False, "READ": 0, "TAIL": 0}
+WORDS: dict[str, bool | int] = {
+    "YIELD": True,
+    "EXACT": False,
+    "EVEN": False,
+    "PRODUCTS": False,
+    "PAIRS": False,
+    "READ": 0,
+    "TAIL": 0,
+}
 OF_WHOLE = {"APART": True, "T > 0": True, "WARPS > 4": True}  # and of a fused backward, which has 8 warps
 KEPT = frozenset(
     "inverse rows_of paired_states row_sums column_sums over_rows store_sums store_partial_sums".split()
@@ -69,6 +79,7 @@ class _Lines:
     now: dict[str, Code] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     made_before: set[str] = field(default_factory=set)
+    known: Mapping[str, object] = field(default_factory=dict)  # functions of the module that these are of
 
     def section(self, body: Body) -> Body:
         self.made_before = set(self.now)
@@ -129,7 +140,7 @@ class _Lines:
             if isinstance(y, Name):
                 return self.now.get(y.id, self.words.get(y.id, y))
             y = rebuilt(y, change)
-            if isinstance(y, Call) and (inside := written_out(y)) is not None:
+            if isinstance(y, Call) and (inside := self.written_out(y)) is not None:
                 return change_folded(inside)
             return folded(y, self.words)
 
@@ -176,17 +187,28 @@ class _Lines:
         names = [n for n in sides[0] if sides[0][n] is not inside.now.get(n)]
         return tuple(y for n in names for y in inside.let(n, Either(Group(sides[0][n]), condition, Group(sides[1][n]))))
 
-
-def written_out(x: Call) -> Code | None:
-    """A call of a function of the runtime that is one expression, as that expression."""
-    named = "." not in x.function and x.function not in KEPT
-    function: Callable[..., object] | None = runtime_function(x.function) if named else None
-    if function is None:
-        return None
-    found = helper(function)
-    if len(found.body) != 1 or not isinstance(found.body[0], Return) or not isinstance(found.body[0].value, Code):
-        raise CannotPrint(f"a kernel with roles doesn't write out {x.function}")
-    return substituted(found.body[0].value, dict(zip(found.parameters, x.arguments, strict=True)))
+    def written_out(self, x: Call) -> Code | None:
+        """A call of a function of the runtime that is one expression, as that expression."""
+        named = "." not in x.function and x.function not in KEPT
+        function: Any = (runtime_function(x.function) or self.known.get(x.function)) if named else None
+        if function is None:
+            return None
+        found = helper(function)
+        known = vars(sys.modules[getattr(function, "fn", function).__module__])
+        inside = _Lines(self.words, dict(zip(found.parameters, x.arguments, strict=True)), known=known)
+        *before, last = found.body
+        made = inside.section(tuple(before))
+        if (
+            not isinstance(last, Return)
+            or not isinstance(last.value, Code)
+            or not all(isinstance(y, Let) for y in made)
+        ):
+            raise CannotPrint(f"a kernel with roles doesn't write out {x.function}")
+        value = inside.of(last.value)
+        for y in reversed(made):
+            assert isinstance(y, Let)
+            value = substituted(value, {y.names[0]: y.value})
+        return value
 
 
 def divided(left: Code, operator: str, right: Code) -> Code:

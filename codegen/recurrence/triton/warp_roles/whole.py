@@ -263,14 +263,14 @@ class WholeConsumer(Consumer):
                 (left, turned), (right, too) = (self._bare(z) for z in of[:2])
                 if not turned or not too:
                     raise CannotPrint("sums over the rows of a tile of steps")
-                return call("store_row_sums", self._first(place), *self._tiles(left, right), self._there(ok))
+                return call("store_row_sums", self._first(place), *self._tiles(left, right), self.sweep.there(ok.text))
             case Do(call=Call(function="store_partial_sums", arguments=(target, rows, columns, *where, ok))):
                 pairs = {z.arguments[0].text: z.arguments[0] for z in (rows, columns) if isinstance(z, Call)}
                 if len(pairs) != 1 or any(not isinstance(z, Call | Literal) for z in (rows, columns)):
                     raise CannotPrint("sums over several matrices of pairs")
                 sides = [Literal(isinstance(z, Call)) for z in (rows, columns)]
                 pair = self._tiles(*pairs.values())
-                return call("store_pair_sums", target, *pair, *where, self._there(ok), *sides, "WARPS")
+                return call("store_pair_sums", target, *pair, *where, self.sweep.there(ok.text), *sides, "WARPS")
             case Store(
                 pointer=pointer,
                 value=Binary(
@@ -286,14 +286,6 @@ class WholeConsumer(Consumer):
                     tiles = self._tiles(dS, S)
                     return call("store_state_products", plus(*begin), number, *tiles[::-1], parts)
         raise CannotPrint("something else than sums is left in memory")
-
-    def _there(self, ok: Code) -> Code:
-        """How many steps a chunk has, by the vector that says which."""
-        x = self.sweep.indices.get(ok.text)
-        match x:
-            case Let(value=Binary(operator="<", left=Name(id="i"), right=right)):
-                return right
-        raise CannotPrint(f"a mask that isn't of a chunk's first steps: {ok.text}")
 
     def _first(self, place: Code) -> Code:
         """Where the first step's number lies."""

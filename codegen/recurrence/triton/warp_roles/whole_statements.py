@@ -10,11 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ....ir.code import Binary, Call, Cast, Code, Expanded, Group, Items, Literal, Method, Name, call, times
+from ....ir.code import (
+    Binary,
+    Call,
+    Cast,
+    Code,
+    Expanded,
+    Group,
+    Items,
+    Literal,
+    Load,
+    Method,
+    Name,
+    Negative,
+    call,
+    names_in,
+    plus,
+    times,
+)
 from ....ir.code_parts import rebuilt, substituted
-from ....ir.kernel_ir import Body, Do, If, Let, Statement, Store
+from ....ir.kernel_ir import Body, Do, If, Let, Statement, Store, expressions
 from ....printing.cannot_print import CannotPrint
-from .shapes import Shapes, factors_of
+from .shapes import Shapes, factors_of, parts_of_sum
 from .straight import Straight
 
 STEPS = "C"
@@ -61,6 +78,109 @@ def merged(body: Body) -> tuple[Body, dict[str, Code]]:
             known[x.value.text] = name
         kept.append(x)
     return tuple(kept), found
+
+
+def loaded_once(body: Body) -> Body:
+    """Statements without loads of a tile that is loaded as its transpose as well, by a later one."""
+    loads = {x.names[0]: x.value for x in body if isinstance(x, Let) and isinstance(x.value, Load)}
+    found: dict[str, Code] = {}
+    others: dict[str, str] = {}
+    for n, (name, x) in enumerate(loads.items()):
+        pointer, mask = _turned_place(x.pointer).text, _parts(x.mask, across=True)
+        for other, y in list(loads.items())[n + 1 :]:
+            if y.pointer.text == pointer != x.pointer.text and _parts(y.mask) == mask and y.other == x.other:
+                found[name], others[name] = call("tl.trans", other), other
+    made = {x.names[0]: x for x in body if isinstance(x, Let)}
+    in_place = {name: made[other] for name, other in others.items()}
+    kept: list[Statement] = []
+    for x in body:
+        x = in_place.get(x.names[0], x) if isinstance(x, Let) else x
+        if x not in kept or not isinstance(x, Let):
+            kept.append(changed(x, lambda y: substituted(y, found)))
+    return tuple(kept)
+
+
+def _parts(mask: Code | None, across: bool = False) -> set[str]:
+    found = () if mask is None else (mask,) if isinstance(mask, Expanded) else mask.parts
+    return {(_turned_place(x) if across else x).text for x in found}
+
+
+def _turned_place(x: Code) -> Code:
+    """An expression of a tile's places, for those of its transpose."""
+    if isinstance(x, Expanded) and len(x.own) == 2:
+        return replace(x, own=x.own[::-1])
+    return rebuilt(x, _turned_place)
+
+
+def early_first(body: Body, kept: frozenset[str]) -> Body:
+    """Statements in which a sum of two products begins with that of which the operands are there first: where it ended with it,
+    as it waited for the other one's, which are made of products. Those that are `kept` stay what they are."""
+    tiles = {x.names[0]: x for x in body if isinstance(x, Let)}
+    products = {n for n, x in tiles.items() if _is_product(x.value)}
+
+    def waits(x: Code) -> bool:
+        return any(n in products or (n in tiles and waits(tiles[n].value)) for n in names_in(x))
+
+    found = list(body)
+    for x in body:
+        match x:
+            case Let(
+                value=Call(function="tl.dot", arguments=(left, right, Name(id=before))) as last,
+            ) if before in products - kept and not waits(left) and not waits(right):
+                first = tiles[before]
+                uses = sum(before in frozenset().union(*map(names_in, expressions(y))) for y in body)
+                match first.value:
+                    case Call(arguments=(a, b, onto)) if uses == 1 and (waits(a) or waits(b)) and not waits(onto):
+                        found.remove(first)
+                        at = found.index(x)
+                        found[at : at + 1] = [
+                            replace(first, value=replace(last, arguments=(left, right, onto)), note=x.note),
+                            replace(x, value=replace(last, arguments=(a, b, Name(before))), note=first.note),
+                        ]
+    return tuple(found)
+
+
+def subtracted_first(body: Body, kept: frozenset[str]) -> Body:
+    """Statements in which a product that is subtracted from what another is added to is one of the negative left operand, and is
+    added to that: both are in the same registers then. Those that are `kept` stay what they are."""
+    tiles = {x.names[0]: x for x in body if isinstance(x, Let)}
+    found = list(body)
+    for x in body:
+        match x:
+            case Let(value=Call(function="tl.dot", arguments=(left, right, onto)) as last):
+                parts = parts_of_sum(onto)
+                less = [y for y in parts if isinstance(y, Negative) and isinstance(y.value, Name)]
+                rest = [y for y in parts if y not in less[-1:]]
+                name = less[-1].value.text if less else ""
+                uses = sum(name in frozenset[str]().union(*map(names_in, expressions(y))) for y in body)
+                first = tiles.get(name)
+                if first is None or name in kept or uses != 1 or not rest or not _is_alone(first.value, tiles):
+                    continue
+                assert isinstance(first.value, Call)
+                bare = first.value.arguments[0]
+                bare = bare.value if isinstance(bare, Cast) else bare
+                negative = Cast(Group(Negative(Cast(bare, "tl.float32"))), "DT")
+                found.remove(first)
+                at = found.index(x)
+                arguments = negative, first.value.arguments[1], plus(*rest)
+                found[at : at + 1] = [
+                    replace(first, value=replace(first.value, arguments=arguments)),
+                    replace(x, value=replace(last, arguments=(left, right, Name(name)))),
+                ]
+    return tuple(found)
+
+
+def _is_alone(x: Code, tiles: dict[str, Let]) -> bool:
+    """Is it a product that is added to nothing?"""
+    if not _is_product(x) or not isinstance(x, Call):
+        return False
+    onto = x.arguments[2] if len(x.arguments) > 2 else None
+    value = tiles[onto.id].value if isinstance(onto, Name) and onto.id in tiles else onto
+    return value is None or (isinstance(value, Call) and value.function == "tl.zeros")
+
+
+def _is_product(x: Code) -> bool:
+    return isinstance(x, Call) and x.function == "tl.dot"
 
 
 # --- steps in rows --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ left out, comes too early, or forgets that a stage may have chunks beyond the en
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from shared.triton_errors import compiled
@@ -27,29 +28,33 @@ from chunkform.codegen.ir.warp_schedule import (
 )
 from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
+from chunkform.codegen.recurrence.triton.launch import joined_sweeps
 from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule
 from chunkform.errors import GateError
 
 HAVE = ["gated_delta_rule", "delta_rule", "comba", "longhorn", "gradient_descent_squared"]
 HAVE_NONE = ["inverse_attention", "lightning_attention", "gated_linear_attention", "kimi_delta_attention", "oja"]
 Made = tuple[Kernel, Schedule]
+NUMBERS = [
+    0,
+    *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)),
+]  # of the forward pass, and of the backward one
 
 
 @functools.cache
-def made(name: str) -> Made | None:
-    """The kernel of a forward pass that is joined with its prologue, and its schedule."""
+def all_made(name: str) -> list[Made]:
+    """The kernels of sweeps that are joined with their prologues, and their schedules: first that of the forward pass."""
     found: list[Made] = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joined_sweeps, "RECORDING", True)
         patch.setattr(section, "gate_over_chunks", lambda k, f: None)
         patch.setattr(section, "gate_joined_schedule", lambda k, s: found.append((k, s)))
         section._form.__wrapped__(compiled(name), True, None, None)
-    return found[0] if found else None
-
-
-def joined(name: str) -> Made:
-    found = made(name)
-    assert found is not None
     return found
+
+
+def joined(name: str, number: int = 0) -> Made:
+    return all_made(name)[number]
 
 
 def refused(k: Kernel, s: Schedule) -> bool:
@@ -80,23 +85,30 @@ def role_of(s: Schedule, name: str) -> Role:
 
 @pytest.mark.parametrize("name", HAVE)
 def test_roles_leave_what_the_program_says_in_many_orders(name: str) -> None:
-    k, s = joined(name)
-    assert [r.name for r in s.roles] == ["consumer", "preparer", "loader"]
-    gate_joined_schedule(k, s, orders=4)
+    found = all_made(name)
+    assert [k.name for k, _ in found] == ["forward_joined", "backward_joined_1", "backward_joined_2"]
+    for k, s in found:
+        assert [r.name for r in s.roles] == ["consumer", "preparer", "loader"]
+        gate_joined_schedule(k, s, orders=4)
 
 
 @pytest.mark.parametrize("name", HAVE_NONE)
 def test_others_have_no_such_kernel(name: str) -> None:
-    assert made(name) is None
+    assert all_made(name) == []
 
 
-def test_each_step_is_needed() -> None:
-    k, s = joined("gated_delta_rule")
-    assert [what for what, less in with_one_step_less(s) if not refused(k, less)] == []
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_step_is_needed(number: int) -> None:
+    k, s = joined("gated_delta_rule", number)
+    needless = [what for what, less in with_one_step_less(s) if not refused(k, less)]
+    consumer = role_of(s, "consumer").each
+    waits = [f"consumer: {x}" for x, y in pairwise(consumer) if isinstance(x, Settle) and isinstance(y, Settle)]
+    assert set(needless) <= set(waits)  # the one right behind is for all
 
 
-def test_barriers_take_as_many_arrivals_as_there_are() -> None:
-    k, s = joined("gated_delta_rule")
+@pytest.mark.parametrize("number", NUMBERS)
+def test_barriers_take_as_many_arrivals_as_there_are(number: int) -> None:
+    k, s = joined("gated_delta_rule", number)
     for n, b in enumerate(s.barriers):
         for other in (replace(b, arrivals=b.arrivals + 1), replace(b, readers=b.readers + 1)):
             assert refused(k, replace(s, barriers=(*s.barriers[:n], other, *s.barriers[n + 1 :]))), b.name
@@ -105,9 +117,10 @@ def test_barriers_take_as_many_arrivals_as_there_are() -> None:
     assert refused(k, replace(s, barriers=(replace(chunk, readers=1), prepared)))
 
 
-def test_nobody_is_done_with_a_stage_too_early() -> None:
+@pytest.mark.parametrize("number", NUMBERS)
+def test_nobody_is_done_with_a_stage_too_early(number: int) -> None:
     """Neither is it handed on, nor given back, before the last step that fills it or reads it."""
-    k, s = joined("gated_delta_rule")
+    k, s = joined("gated_delta_rule", number)
     for role in s.roles:
         for n, x in enumerate(role.each):
             if isinstance(x, Arrive):
@@ -162,12 +175,52 @@ def test_an_operand_is_made_anew_once_no_product_takes_it() -> None:
     assert settled < passes < next(n for n, x in enumerate(each) if isinstance(x, Send))
 
 
-def test_it_is_printed_beside_the_one_without() -> None:
+def test_a_program_that_makes_what_others_store_has_its_axis_whole() -> None:
+    """Else two of them would store to one place."""
+    assert not joined("gated_delta_rule")[0].one_tile
+    assert all(k.one_tile for k, _ in all_made("gated_delta_rule")[1:] + all_made("delta_rule")[1:])
+
+
+def test_backwards_stages_come_last_first() -> None:
+    """With as many chunks as fill stages; and what isn't backwards is as it was."""
+    assert [s.backwards for _, s in all_made("gated_delta_rule")] == [False, True, True]
+    k, s = joined("gated_delta_rule", 1)
+    assert refused(k, replace(s, setup=joined("gated_delta_rule")[1].setup))
+
+
+def test_a_product_is_added_to_one_that_is_under_way() -> None:
+    """What states leave when they are rounded is a second product, onto the first, which nobody waits for."""
+    _, s = joined("gated_delta_rule", 2)
+    each = role_of(s, "consumer").each
+    products = {x.name: x for x in each if isinstance(x, Product)}
+    onto = [x.onto for x in products.values() if x.onto in products]
+    assert len(onto) == 3 and not {x.name for x in each if isinstance(x, Settle)} & set(onto)
+
+
+def test_a_launch_may_not_want_what_a_backward_pass_uses() -> None:
+    _, s = joined("gated_delta_rule")
+    assert [b.target for b in s.buffers if b.maybe] == ["write1_out"]
+
+
+def test_it_is_printed_beside_the_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call may launch either."""
     text = triton_form(compiled("delta_rule")).text
-    assert "def forward_joined_roles(" in text and "def forward_sweep_1(" in text
-    asked = "not needs_backward and segments == 1 and exchange is None and may_join(config, D, q, v, k)"
-    assert asked in text or asked.replace("q, v, k", "q, k, v") in text
+    assert "def forward_joined_roles(" in text and "def forward_sweep_1(" in text and "backward_joined" not in text
+    asked = "segments == 1 and exchange is None and may_join(config, {}, q, k, v)"
+    assert handed(text, "not needs_backward and " + asked.format("D")) == "triton_forward_joined("
+    monkeypatch.setattr(joined_sweeps, "RECORDING", True)
+    monkeypatch.setattr(section, "gate_over_chunks", lambda k, f: None)
+    text = section._form.__wrapped__(compiled("delta_rule"), True, None, None).text
+    assert handed(text, asked.format("D")) == "triton_forward_joined("
+    assert handed(text, asked.format("max(D, E)")) == "triton_backward_joined("
+    assert "write1_out is not None" in text and "def backward_sweep_2(" in text
+
+
+def handed(text: str, asked: str) -> str:
+    """The function that a pass hands over to, if a condition holds."""
+    orders = ("q, k, v", "q, v, k", "k, q, v", "k, v, q", "v, q, k", "v, k, q")
+    found = [y for x in orders if (y := text.partition(f"if {asked.replace(orders[0], x)}:")[2])]
+    return found[0].split("return ")[1].partition("(")[0] + "(" if found else ""
 
 
 def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
