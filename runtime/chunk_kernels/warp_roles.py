@@ -93,8 +93,8 @@ FUSED_WARPS, FUSED_STAGES = 8, 2  # those of its consumer, and chunks under way 
 JOINED_STEPS, TOGETHER = 32, 2  # steps of a chunk where there is a preparer, and chunks of a stage, which has 64
 JOINED_STAGES, PREPARER, JOINED_LOADER = 3, 136, 40  # its stages, registers of a thread of these roles,
 HEAVY_PREPARER, HEAVY_LOADER = 152, 24  # where the preparer leaves something in memory as well,
-LIGHT_PREPARER, LIGHT_LOADER = 112, 24  # and where it inverts nothing,
-JOINED_BYTES = 180 * 1024  # of shared memory for the tiles of its stages,
+LIGHT_PREPARER, LIGHT_LOADER = 112, 24  # and where it inverts nothing; both load so many tiles
+MANY_TILES = 2  # that there is room for these stages,
 JOINED_MOST = {4: 168, 8: 128}  # and those that such a program begins with
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
@@ -222,7 +222,7 @@ def launch_joined(
 ) -> None:
     """Launch the kernel `roles`, which has a preparer. `words`: what the size and the block of a state's axis are called that a
     program has whole, and those of the axis that it has a tile of."""
-    _launch_joined(config, roles, words, grid, args, options, PREPARER, JOINED_LOADER)
+    _launch_joined(config, roles, words, grid, args, options, PREPARER, JOINED_LOADER, config.roles)
 
 
 def launch_joined_heavy(
@@ -234,7 +234,7 @@ def launch_joined_heavy(
     **options: KernelOption,
 ) -> None:
     """The same for a kernel whose preparer leaves something in memory as well."""
-    _launch_joined(config, roles, words, grid, args, options, HEAVY_PREPARER, HEAVY_LOADER)
+    _launch_joined(config, roles, words, grid, args, options, HEAVY_PREPARER, HEAVY_LOADER, MANY_TILES)
 
 
 def launch_joined_light(
@@ -246,7 +246,7 @@ def launch_joined_light(
     **options: KernelOption,
 ) -> None:
     """The same for a kernel whose preparer inverts nothing, so that more registers are left for states."""
-    _launch_joined(config, roles, words, grid, args, options, LIGHT_PREPARER, LIGHT_LOADER)
+    _launch_joined(config, roles, words, grid, args, options, LIGHT_PREPARER, LIGHT_LOADER, MANY_TILES)
 
 
 def _launch_joined(
@@ -258,13 +258,12 @@ def _launch_joined(
     options: dict[str, KernelOption],
     preparer: int,
     loader: int,
+    stages: int | None,
 ) -> None:
     whole, whole_block, tiled, tile = words
     block, wide, warps = shape_of(options[whole], options[tiled])  # type: ignore[arg-type]
     programs = grid[0] // cdiv(options[tiled], options[tile]) * cdiv(options[tiled], wide)  # type: ignore[arg-type]
     options = {n: x for n, x in options.items() if n != "num_stages"}
-    tiles = sum(n.endswith("_p") for n in roles.arg_names)
-    stages = min(config.roles or JOINED_STAGES, JOINED_BYTES // (2 * TOGETHER * JOINED_STEPS * WIDEST * tiles))
     options |= {whole_block: block, tile: wide, "STAGES": stages, "WARPS": warps, "TOGETHER": TOGETHER}
     options |= {"PREPARER_REGISTERS": preparer, "LOADER_REGISTERS": loader, "maxnreg": JOINED_MOST[warps]}
     launch(roles, (programs,), *args, **options | {"num_warps": warps})
