@@ -7,7 +7,6 @@ import torch
 
 from benchmarks import joined_roles
 
-
 ALL = {"forward": (joined_roles.FORWARD,), "both": (joined_roles.FORWARD, *joined_roles.BACKWARD)}
 
 
