@@ -179,13 +179,13 @@ def _has_others(host: Host, other: Host) -> bool:
     return all(there.get(k.name) == k.function for k in host.kernels if not (isinstance(k, Kernel) and k.roles))
 
 
-def _joined(host: Host, function: Function) -> list[WithRoles | Function]:
+def _joined(host: JoinedSweeps, function: Function) -> list[WithRoles | Function]:
     """The kernels that sweeps of a pass are joined to, and the function that launches them."""
     found: list[WithRoles | Function] = []
-    for k in host.kernels:
-        if isinstance(k, Kernel) and k.roles is not None:
-            gate_joined_schedule(k, k.roles)
-            found.append(WithRoles(k.function, k.roles))
+    for k in host.joined:
+        assert k.roles is not None
+        gate_joined_schedule(k, k.roles)
+        found.append(WithRoles(k.function, k.roles))
     return [*found, function]
 
 

@@ -71,7 +71,7 @@ class JoinedSweeps(Host):
 
     @property
     def joined(self) -> list[Kernel]:
-        return [k for k in self.kernels if isinstance(k, Kernel) and k.roles is not None]
+        return [k for k in self.kernels if isinstance(k, Kernel) and k.roles is not None and k.roles.several]
 
     def _sweep(self, k: int, sweep: Sweep) -> None:
         there, stores = len(self.kernels), self.fused.stores[k]
