@@ -56,10 +56,10 @@ def store_state_products(p, kept, S, dS, PARTIAL_SUMS: gl.constexpr):  # type: i
 
 
 @gluon.jit
-def store_tile_sums(p, x, T, there, PARTS: gl.constexpr):  # type: ignore[no-untyped-def]
-    """The sums of x [X, C] over its rows, in so many parts of these, at p [PARTS, T], of those steps that are `there`."""
-    sums = gl.sum(gl.reshape(x, [PARTS, x.shape[0] // PARTS, x.shape[1]]), axis=1)
-    m = gl.arange(0, PARTS, layout=gl.SliceLayout(1, sums.type.layout))
+def store_tile_sums(p, x, T, there, COUNT: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The sums of x [X, C] over its rows, in so many parts of these, at p [COUNT, T], of those steps that are `there`."""
+    sums = gl.sum(gl.reshape(x, [COUNT, x.shape[0] // COUNT, x.shape[1]]), axis=1)
+    m = gl.arange(0, COUNT, layout=gl.SliceLayout(1, sums.type.layout))
     i = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, sums.type.layout))
     gl.store(p + m[:, None] * T + i[None, :], sums, mask=(i < there)[None, :])
 
@@ -87,12 +87,12 @@ def store_sums_of_rows(p, x, there):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def store_sums_of_columns(p, x, T, there, PARTS: gl.constexpr):  # type: ignore[no-untyped-def]
-    """The sums of the columns of x [chunks, C, C], which are subtracted, in so many parts of these, at p [PARTS, T]."""
+def store_sums_of_columns(p, x, T, there, COUNT: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The sums of the columns of x [chunks, C, C], which are subtracted, in so many parts of these, at p [COUNT, T]."""
     C: gl.constexpr = x.shape[1]
-    sums = gl.sum(gl.reshape(x, [x.shape[0], PARTS, C // PARTS, C]), axis=2)
+    sums = gl.sum(gl.reshape(x, [x.shape[0], COUNT, C // COUNT, C]), axis=2)
     n = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, gl.SliceLayout(2, sums.type.layout)))
-    m = gl.arange(0, PARTS, layout=gl.SliceLayout(0, gl.SliceLayout(2, sums.type.layout)))
+    m = gl.arange(0, COUNT, layout=gl.SliceLayout(0, gl.SliceLayout(2, sums.type.layout)))
     j = gl.arange(0, C, layout=gl.SliceLayout(0, gl.SliceLayout(1, sums.type.layout)))
     place = (n * C)[:, None] + (m * T)[None, :]
     step = (n * C)[:, None][:, :, None] + j[None, None, :]
