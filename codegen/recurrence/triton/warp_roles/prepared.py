@@ -23,9 +23,9 @@ from ....ir.code import (
     call,
     names_in,
     plus,
-    substituted,
     times,
 )
+from ....ir.code_parts import substituted
 from ....ir.kernel_ir import Body, Let, Statement, Store, argument_of
 from ....ir.warp_schedule import (
     Arrive,
