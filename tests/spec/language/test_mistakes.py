@@ -226,7 +226,7 @@ MISTAKES: list[tuple[str, str, type[ChunkformError], tuple[str, ...]]] = [
     ("update without a value", "r.update(S)", LoadError, ("'term'", "write r.update(state, term)")),
     ("output without a name", "r.output(S.prev.T * q)", LoadError, ("write r.output(name, term)",)),
     ("domain of a decay", "r.decay('a', d, domain=(0, 1))", LoadError, ("'domain'", "write r.decay(names, *dim)")),
-    ("first state by another word", "r.state('Z', d, init=0)", LoadError, ("write r.state(name, *dims, initial=None, domain=None, sign=None)",)),
+    ("first state by another word", "r.state('Z', d, init=0)", LoadError, ("*dims, initial=None, domain=None, sign=None)",)),
     ("recurrence without a name", "Recurrence()", LoadError, ("write Recurrence(name, doc='', source='')",)),
     ("function that isn't called", "r.output('y', relu)", SpecError, ("got the function relu: write relu(..)",)),
     ("apply the other way round", "x = apply(k, lambda x: x)", DimensionError, ("a function and one or more vectors",)),
