@@ -14,10 +14,11 @@ from shared.cpu import LIMIT, Recorder, refuse, seconds
 from shared.forked import SELDOM
 
 with contextlib.suppress(ImportError):  # absent on some GPU machines, where only tests/gpu runs
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
     # Derandomised, so that a failure repeats; without a deadline, since a first call compiles.
-    settings.register_profile("chunkform", deadline=None, derandomize=True)
+    slow = [HealthCheck.too_slow]  # as it is where other processes take the cores
+    settings.register_profile("chunkform", deadline=None, derandomize=True, suppress_health_check=slow)
     settings.load_profile("chunkform")
 
 
