@@ -24,6 +24,7 @@ from chunkform.codegen.ir.warp_schedule import (
     Schedule,
     Send,
     Settle,
+    Shared,
     Step,
 )
 from chunkform.codegen.recurrence.triton import section, triton_form
@@ -117,6 +118,21 @@ def test_barriers_take_as_many_arrivals_as_there_are(number: int) -> None:
     assert refused(k, replace(s, barriers=(replace(chunk, readers=1), prepared)))
 
 
+def waits_for_readers(s: Schedule, steps: tuple[Step, ...], barriers: str) -> list[int]:
+    """Where products are waited for that read rings of these barriers."""
+    rings = next(b.rings for b in s.barriers if b.name == barriers)
+    under_way: list[Product] = []
+    found = []
+    for n, x in enumerate(steps):
+        if isinstance(x, Product):
+            under_way.append(x)
+        elif isinstance(x, Settle):
+            done, under_way = under_way[: len(under_way) - x.outstanding], under_way[len(under_way) - x.outstanding :]
+            if any(isinstance(y, Shared) and y.place in rings for p in done for y in (p.left, p.right)):
+                found.append(n)
+    return found
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 def test_nobody_is_done_with_a_stage_too_early(number: int) -> None:
     """Neither is it handed on, nor given back, before the last step that fills it or reads it."""
@@ -124,9 +140,9 @@ def test_nobody_is_done_with_a_stage_too_early(number: int) -> None:
     for role in s.roles:
         for n, x in enumerate(role.each):
             if isinstance(x, Arrive):
-                kinds = Settle | Put if x.ready else Settle
-                last = max((m for m in range(n) if isinstance(role.each[m], kinds)), default=None)
-                last = n - 1 if last is None else last
+                puts = [m for m in range(n) if x.ready and isinstance(role.each[m], Put)]
+                waits = [] if x.ready else waits_for_readers(s, role.each[:n], x.barriers)
+                last = max(puts or waits, default=n - 1)
                 moved = (*role.each[:last], x, *role.each[last:n], *role.each[n + 1 :])
                 assert refused(k, edited(s, role, each=moved)), (role.name, x)
 
