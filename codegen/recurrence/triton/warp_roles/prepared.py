@@ -182,7 +182,7 @@ class PreparedParts(SweepParts):
         return super()._ring(name)
 
     def _is_of_matrix(self, x: Load) -> bool:
-        found = {a.name for a in self.k.arguments if a.source is not None and a.source.attrs[0] == "matrix"}
+        found = {a.name for a in self.k.arguments if a.source is not None and a.source.attrs[:1] == ("matrix",)}
         return bool(found & names_in(x.pointer))
 
     def matrix_of(self, x: Load | Store) -> Tile:
