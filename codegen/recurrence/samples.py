@@ -25,7 +25,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     seed: int = 0
-    decay: str = "usual"  # usual | extreme | none | strong | constant | constant -20 | forgetful
+    decay: str = "usual"  # usual | extreme | none | strong | constant | forgetful
     initial: bool = True
     same: bool = False  # are all dims of the same size? Else each is 8 wider than the one before
     positive: tuple[str, ...] = ()  # as in POSITIVE
@@ -129,8 +129,8 @@ def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
         return torch.zeros_like(x)
     if how == "strong":
         return -8.0 * torch.rand(x.shape, generator=g)
-    if how.startswith("constant"):
-        return torch.full_like(x, float(how.partition(" ")[2] or -12.0))
+    if how == "constant":
+        return torch.full_like(x, -12.0)
     if how == "forgetful":
         return -28.0 * torch.rand(x.shape, generator=g)
     usual = torch.nn.functional.logsigmoid(x + 2.0)

@@ -36,7 +36,6 @@ DECAYS = {
     "usual": "usual",
     "0": "none",
     "-12 at each step": "constant",
-    "-20 at each step": "constant -20",
     "down to -28": "forgetful",
     "down to -inf": "extreme",
 }

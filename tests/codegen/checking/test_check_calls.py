@@ -262,16 +262,6 @@ def test_high_precision_that_is_the_default_one(sound):
     assert tried(sound, **choices).ok and not tried(dataclasses.replace(sound, op=op), **choices).ok
 
 
-def test_the_gradient_of_a_decay_that_forgets_all(sound):
-    def op(*arguments, **named):
-        given = dict(zip(NAMES, arguments, strict=False)) | named
-        x = given["log_lam"]
-        return sound.op(**given | {"log_lam": torch.where(x < -16, x.detach(), x)})
-
-    choices = {"log decays": "-20 at each step"}
-    assert tried(sound, **choices).ok and not tried(dataclasses.replace(sound, op=op), **choices).ok
-
-
 def test_a_call_that_raises_is_a_failure(sound):
     def op(*arguments, **named):
         if named.get("precision") == "high":
