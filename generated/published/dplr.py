@@ -992,7 +992,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d307cc61672ec51e")
+    config = choose(some.dtype, (D, E), "ce7e90ae09058354")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1562,7 +1562,7 @@ def backward_sweep_1(
 def backward_read_1(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests, w_extents,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, dk_out, db_out, S_checkpoints,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, db_out, v_p, v_b, v_t, v_h, v_g, dk_out, S_checkpoints,
     b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out, da_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
@@ -1673,8 +1673,9 @@ def backward_read_1(
     )
     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
-    apart = (since * write1_dS) + decayed + decayed2
     db = (decayed + decayed2) + (since * write1_dS)  # (46) (write1 dS^T) . since + intra1
+    db2 = db  # (46) db
+    tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :])  # (46) db
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads3 = v_do
@@ -1697,12 +1698,10 @@ def backward_read_1(
         again = adds_large_range(again, reads4, a.to(tl.float32), large_range_from, C)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
-    apart2 = decayed3 + (v_dS * since) + decayed4
-    dk = (decayed3 + decayed4) + (v_dS * since)  # (49) (v dS^T) . since + intra2
+    since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
+    dk = (decayed3 + decayed4) + (v_dS * since2)  # (49) (v dS^T) . since + intra2
     dk2 = dk  # (49) dk
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (49) dk
-    db2 = db  # (46) db
-    tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :])  # (46) db
     S = tl.load(
         S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
         other=0.0,
@@ -1727,10 +1726,11 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since2 = span(w_a, w_n, 0.0, 0)
+    since3 = span(w_a, w_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-    apart3 = decayed5 + decayed6 + (since2 * do_S)
-    dq = (decayed5 + decayed6) + (since2 * do_S)  # (52) (do S^T) . since + intra3
+    dq = (decayed5 + decayed6) + (since3 * do_S)  # (52) (do S^T) . since + intra3
+    dq2 = dq  # (52) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (52) dq
     write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     reads7 = write2_write1
     decayed7 = decayed_sum(
@@ -1750,11 +1750,8 @@ def backward_read_1(
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
-    since3 = span(w_a_before, w_n_before, 0.0, 0)
-    apart4 = (write2_S * since3) + decayed7 + decayed8
-    da = (decayed7 + decayed8) + (write2_S * since3)  # (55) (write2 S^T) . since + intra4
-    dq2 = dq  # (52) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (52) dq
+    since4 = span(w_a_before, w_n_before, 0.0, 0)
+    da = (decayed7 + decayed8) + (write2_S * since4)  # (55) (write2 S^T) . since + intra4
     da2 = da  # (55) da
     tl.store(da_out + step * D + i[:, None] * (H * D) + d[None, :], da, mask=i_new[:, None] & d_ok[None, :])  # (55) da
 
@@ -1763,7 +1760,7 @@ def backward_read_1(
 def backward_read_1_slow(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests, w_extents,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, dk_out, db_out, S_checkpoints,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, db_out, v_p, v_b, v_t, v_h, v_g, dk_out, S_checkpoints,
     b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out, da_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
@@ -1899,8 +1896,11 @@ def backward_read_1_slow(
                 )
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
-                apart = (since * write1_dS) + decayed + decayed2
                 db = (decayed + decayed2) + (since * write1_dS)  # (46) (write1 dS^T) . since + intra1
+                db2 = db  # (46) db
+                tl.store(
+                    db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :]
+                )  # (46) db
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -1925,16 +1925,12 @@ def backward_read_1_slow(
                     again = adds_large_range(again, reads4, a.to(tl.float32), large_range_from, C)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
-                apart2 = decayed3 + (v_dS * since) + decayed4
-                dk = (decayed3 + decayed4) + (v_dS * since)  # (49) (v dS^T) . since + intra2
+                since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
+                dk = (decayed3 + decayed4) + (v_dS * since2)  # (49) (v dS^T) . since + intra2
                 dk2 = dk  # (49) dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :]
                 )  # (49) dk
-                db2 = db  # (46) db
-                tl.store(
-                    db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :]
-                )  # (46) db
                 S = tl.load(
                     S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
@@ -1963,10 +1959,13 @@ def backward_read_1_slow(
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since2 = span(w_a, w_n, 0.0, 0)
+                since3 = span(w_a, w_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-                apart3 = decayed5 + decayed6 + (since2 * do_S)
-                dq = (decayed5 + decayed6) + (since2 * do_S)  # (52) (do S^T) . since + intra3
+                dq = (decayed5 + decayed6) + (since3 * do_S)  # (52) (do S^T) . since + intra3
+                dq2 = dq  # (52) dq
+                tl.store(
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
+                )  # (52) dq
                 write2_write1 = tl.dot(
                     write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
                 )  # write2 write1^T
@@ -1988,13 +1987,8 @@ def backward_read_1_slow(
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
-                since3 = span(w_a_before, w_n_before, 0.0, 0)
-                apart4 = (write2_S * since3) + decayed7 + decayed8
-                da = (decayed7 + decayed8) + (write2_S * since3)  # (55) (write2 S^T) . since + intra4
-                dq2 = dq  # (52) dq
-                tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
-                )  # (52) dq
+                since4 = span(w_a_before, w_n_before, 0.0, 0)
+                da = (decayed7 + decayed8) + (write2_S * since4)  # (55) (write2 S^T) . since + intra4
                 da2 = da  # (55) da
                 tl.store(
                     da_out + step * D + i[:, None] * (H * D) + d[None, :], da, mask=i_new[:, None] & d_ok[None, :]
@@ -2464,7 +2458,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d307cc61672ec51e")
+    config = choose(some.dtype, (D, E), "ce7e90ae09058354")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2556,7 +2550,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H), w_sums, w_rests,
-            w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk, db, S_checkpoints,
+            w_extents, do, *strides(do, H), q, *strides(q, H), db, v, *strides(v, H), dk, S_checkpoints,
             b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
@@ -2567,7 +2561,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
             dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H), w_sums, w_rests,
-            w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk, db, S_checkpoints,
+            w_extents, do, *strides(do, H), q, *strides(q, H), db, v, *strides(v, H), dk, S_checkpoints,
             b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,

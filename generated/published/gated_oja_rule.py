@@ -1042,7 +1042,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d7afa451288507e3")
+    config = choose(some.dtype, (D, E), "dee4e4250d97a330")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1678,9 +1678,10 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_2(
-    S_checkpoints, dS_checkpoints, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
-    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
-    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, g_sums, g_rests, dk_p, dk_b, dk_t, dk_h, dk_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, v_p, v_b, v_t, v_h, v_g, g_extents,
+    g_p, g_b, g_t, g_h, g_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, dbeta_2_out, dv_out,
+    S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
     GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1702,12 +1703,12 @@ def backward_read_2(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
-    write1_p += b * write1_b + h // write1_g * write1_h
     dk_p += b * dk_b + h // dk_g * dk_h
+    write1_p += b * write1_b + h // write1_g * write1_h
     v_p += b * v_b + h // v_g * v_h
+    g_p += b * g_b + h // g_g * g_h
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
-    g_p += b * g_b + h // g_g * g_h
     i_new = i_ok
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
@@ -1733,80 +1734,14 @@ def backward_read_2(
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
     spans = kept * tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
+    dk = tl.load(dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
-    dk = tl.load(dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
-    reads = write1_dk
-    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    g_a = over_block(
-        tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
-    )
-    g_n = (
-        over_block(
-            tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
-        )
-        if EXACT
-        else 0
-    )
-    decayed = decayed_sum(
-        reads, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok,
-        last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
-    )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
-    if not SMALL_RANGE:
-        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
-        again = adds_large_range(again, reads, v.to(tl.float32), large_range_from, C)
-        i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
-    reads2 = write1_q
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    own = diagonal(reads2, C)
-    decayed2 = decayed_sum(
-        reads2, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e,
-        e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
-    )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
-    decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
-    if not SMALL_RANGE:
-        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
-        again = adds_large_range(again, reads2, do.to(tl.float32), large_range_from, C)
-        i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
-    since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-    apart = (-decayed) + decayed2 + tl.where((i < last)[:, None], (write1_dS * since), 0.0)
-    read = ((-decayed) + decayed3) + (write1_dS * since)  # (44) (write1 dS) . since + intra1
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    sums = tl.sum(
-        tl.where(
-            i_ok[:, None],
-            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0), 0.0,
-        ),
-        axis=0,
-    )  # out
-    tl.store(
-        dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-        tl.sum(tl.where(e_ok[None, :], (read * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
-    )  # dbeta
-    q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
-    reads3 = q_write1
-    own2 = diagonal(reads3, C)
-    decayed4 = decayed_sum(
-        reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
-        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
-    )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-    decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
-    if not SMALL_RANGE:
-        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
-        i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since2 = span(g_a, g_n, 0.0, 0)
-    q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
-    apart2 = decayed4 + (since2 * q_S)
-    read2 = decayed5 + (since2 * q_S)  # (34) (q S) . since + intra2
     dk_write1 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
-    reads4 = dk_write1
+    reads = dk_write1
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     g_a_before = over_block(
         tl.load(
             g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
@@ -1825,17 +1760,28 @@ def backward_read_2(
         if EXACT
         else 0
     )
-    decayed6 = decayed_sum(
-        reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None,
-        g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    g_a = over_block(
+        tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
+    )
+    g_n = (
+        over_block(
+            tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
+        )
+        if EXACT
+        else 0
+    )
+    decayed = decayed_sum(
+        reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None, g_a_before,
+        g_n_before, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since3 = span(g_a_before, g_n_before, 0.0, 0)
+    since = span(g_a_before, g_n_before, 0.0, 0)
     dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
-    apart3 = decayed6 + (since3 * dk_S)
-    read3 = decayed6 + (since3 * dk_S)  # (47) (dk S) . since + intra3
+    read = decayed + (since * dk_S)  # (47) (dk S) . since + intra1
     g = (
         tl.exp(
             tl.load(g_p + t0 * g_t + i[:, None] * g_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0).to(
@@ -1845,23 +1791,67 @@ def backward_read_2(
         if EXACT
         else span(g_a, g_n, g_a_before, g_n_before)
     )
-    dv = (beta[:, None] * read) + (-(read3 * g))  # dv
-    tl.store(
-        dv_out + step * E + i[:, None] * (H * E) + e[None, :], ((beta[:, None] * read) + (-(read3 * g))),
-        mask=i_new[:, None] & e_ok[None, :],
-    )  # dv
-    end = spans - sums
-    total = end[None, :] + later_sums(
+    dv = -(read * g)  # so far
+    write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
+    reads2 = write1_dk
+    decayed2 = decayed_sum(
+        reads2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok,
+        last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+    )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+        again = adds_large_range(again, reads2, v.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
+    reads3 = write1_q
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    own = diagonal(reads3, C)
+    decayed3 = decayed_sum(
+        reads3, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e,
+        e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+    )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
+    decayed4 = decayed3 + own[:, None] * do.to(tl.float32)  # with each step's own
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+        again = adds_large_range(again, reads3, do.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
+    since2 = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
+    apart = (-decayed2) + decayed3 + tl.where((i < last)[:, None], (write1_dS * since2), 0.0)
+    read2 = ((-decayed2) + decayed4) + (write1_dS * since2)  # (44) (write1 dS) . since + intra2
+    sums = tl.sum(
         tl.where(
             i_ok[:, None],
-            (
-                (-beta[:, None] * (apart * v.to(tl.float32)))
-                + (apart2 * do.to(tl.float32))
-                + (-(g * v.to(tl.float32) * apart3))
-            ),
-            0.0,
+            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since2 * v.to(tl.float32))), 0.0), 0.0,
         ),
-        C, False and block_d <= 128, DT,
+        axis=0,
+    )  # out
+    tl.store(
+        dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
+        tl.sum(tl.where(e_ok[None, :], (read2 * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
+    )  # dbeta
+    dv2 = (beta[:, None] * read2) + dv  # dv
+    tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], dv2, mask=i_new[:, None] & e_ok[None, :])  # dv
+    S_late_ = ((-beta[:, None] * apart) + dv) * v.to(tl.float32)  # so far
+    q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+    reads4 = q_write1
+    own2 = diagonal(reads4, C)
+    decayed5 = decayed_sum(
+        reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
+        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
+    decayed6 = decayed5 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    since3 = span(g_a, g_n, 0.0, 0)
+    q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+    apart2 = decayed5 + (since3 * q_S)
+    read3 = decayed6 + (since3 * q_S)  # (34) (q S) . since + intra3
+    end = spans - sums
+    total = end[None, :] + later_sums(
+        tl.where(i_ok[:, None], ((apart2 * do.to(tl.float32)) + S_late_), 0.0), C, False and block_d <= 128, DT
     )
     tl.store(
         S_state_adjoint_out + step * E + i[:, None] * (H * E) + e[None, :], total, mask=i_new[:, None] & e_ok[None, :]
@@ -1870,9 +1860,10 @@ def backward_read_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_2_slow(
-    S_checkpoints, dS_checkpoints, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
-    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
-    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
+    S_checkpoints, dS_checkpoints, g_sums, g_rests, dk_p, dk_b, dk_t, dk_h, dk_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, v_p, v_b, v_t, v_h, v_g, g_extents,
+    g_p, g_b, g_t, g_h, g_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, dbeta_2_out, dv_out,
+    S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr, SMALL_RANGE: tl.constexpr,
     GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1888,12 +1879,12 @@ def backward_read_2_slow(
     group = (tl.program_id(0) // tl.cdiv(E, block_e)) * GROUP
     if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
-    write1_p_all = write1_p
     dk_p_all = dk_p
+    write1_p_all = write1_p
     v_p_all = v_p
+    g_p_all = g_p
     q_p_all = q_p
     do_p_all = do_p
-    g_p_all = g_p
     for n in range(0, tl.minimum(GROUP, programs - group)):
         b, c, h = chunk_of(group + n, H, chunks)
         bh = b * H + h
@@ -1903,12 +1894,12 @@ def backward_read_2_slow(
             row = i if EVEN else tl.minimum(i, last)
             at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
             step = (b * T + t0) * H + h
-            write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
             dk_p = dk_p_all + b * dk_b + h // dk_g * dk_h
+            write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
             v_p = v_p_all + b * v_b + h // v_g * v_h
+            g_p = g_p_all + b * g_b + h // g_g * g_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             do_p = do_p_all + b * do_b + h // do_g * do_h
-            g_p = g_p_all + b * g_b + h // g_g * g_h
             extent = reach(g_extents + at, last, C, CHUNK)
             if not has_small_range(extent, DT):
                 large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
@@ -1936,93 +1927,19 @@ def backward_read_2_slow(
                 spans = kept * tl.sum(
                     S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
+                dk = tl.load(
+                    dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
                     other=0.0,
                 )
-                dk = tl.load(
-                    dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-                )
-                write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
-                reads = write1_dk
+                dk_write1 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
+                reads = dk_write1
+                beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                g_a = over_block(
-                    tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                    g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
-                )
-                g_n = (
-                    over_block(
-                        tl.load(
-                            g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
-                        ),
-                        g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
-                    )
-                    if EXACT
-                    else 0
-                )
-                decayed = decayed_sum(
-                    reads, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
-                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
-                )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
-                if not SMALL_RANGE:
-                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
-                    again = adds_large_range(again, reads, v.to(tl.float32), large_range_from, C)
-                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                q = tl.load(
-                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-                )
-                write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
-                reads2 = write1_q
-                do = tl.load(
-                    do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-                )
-                own = diagonal(reads2, C)
-                decayed2 = decayed_sum(
-                    reads2, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
-                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
-                )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
-                decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
-                if not SMALL_RANGE:
-                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
-                    again = adds_large_range(again, reads2, do.to(tl.float32), large_range_from, C)
-                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
-                since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-                apart = (-decayed) + decayed2 + tl.where((i < last)[:, None], (write1_dS * since), 0.0)
-                read = ((-decayed) + decayed3) + (write1_dS * since)  # (44) (write1 dS) . since + intra1
-                beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-                sums = tl.sum(
-                    tl.where(
-                        i_ok[:, None],
-                        tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0),
-                        0.0,
-                    ),
-                    axis=0,
-                )  # out
-                tl.store(
-                    dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-                    tl.sum(tl.where(e_ok[None, :], (read * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
-                )  # dbeta
-                q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
-                reads3 = q_write1
-                own2 = diagonal(reads3, C)
-                decayed4 = decayed_sum(
-                    reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS,
-                    True, False, SMALL_RANGE, EXACT, DT,
-                )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-                decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
-                if not SMALL_RANGE:
-                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
-                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since2 = span(g_a, g_n, 0.0, 0)
-                q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
-                apart2 = decayed4 + (since2 * q_S)
-                read2 = decayed5 + (since2 * q_S)  # (34) (q S) . since + intra2
-                dk_write1 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
-                reads4 = dk_write1
                 g_a_before = over_block(
                     tl.load(
                         g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
@@ -2043,18 +1960,31 @@ def backward_read_2_slow(
                     if EXACT
                     else 0
                 )
-                decayed6 = decayed_sum(
-                    reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
-                    g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C,
-                    CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                g_a = over_block(
+                    tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+                    g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
+                )
+                g_n = (
+                    over_block(
+                        tl.load(
+                            g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
+                    )
+                    if EXACT
+                    else 0
+                )
+                decayed = decayed_sum(
+                    reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None,
+                    g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
+                    EXACT, DT,
                 )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since3 = span(g_a_before, g_n_before, 0.0, 0)
+                since = span(g_a_before, g_n_before, 0.0, 0)
                 dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
-                apart3 = decayed6 + (since3 * dk_S)
-                read3 = decayed6 + (since3 * dk_S)  # (47) (dk S) . since + intra3
+                read = decayed + (since * dk_S)  # (47) (dk S) . since + intra1
                 g = (
                     tl.exp(
                         tl.load(
@@ -2065,23 +1995,76 @@ def backward_read_2_slow(
                     if EXACT
                     else span(g_a, g_n, g_a_before, g_n_before)
                 )
-                dv = (beta[:, None] * read) + (-(read3 * g))  # dv
-                tl.store(
-                    dv_out + step * E + i[:, None] * (H * E) + e[None, :], ((beta[:, None] * read) + (-(read3 * g))),
-                    mask=i_new[:, None] & e_ok[None, :],
-                )  # dv
-                end = spans - sums
-                total = end[None, :] + later_sums(
+                dv = -(read * g)  # so far
+                write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
+                reads2 = write1_dk
+                decayed2 = decayed_sum(
+                    reads2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
+                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                    again = adds_large_range(again, reads2, v.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
+                reads3 = write1_q
+                do = tl.load(
+                    do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
+                own = diagonal(reads3, C)
+                decayed3 = decayed_sum(
+                    reads3, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
+                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
+                decayed4 = decayed3 + own[:, None] * do.to(tl.float32)  # with each step's own
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                    again = adds_large_range(again, reads3, do.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
+                since2 = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
+                apart = (-decayed2) + decayed3 + tl.where((i < last)[:, None], (write1_dS * since2), 0.0)
+                read2 = ((-decayed2) + decayed4) + (write1_dS * since2)  # (44) (write1 dS) . since + intra2
+                sums = tl.sum(
                     tl.where(
                         i_ok[:, None],
-                        (
-                            (-beta[:, None] * (apart * v.to(tl.float32)))
-                            + (apart2 * do.to(tl.float32))
-                            + (-(g * v.to(tl.float32) * apart3))
-                        ),
+                        tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since2 * v.to(tl.float32))), 0.0),
                         0.0,
                     ),
-                    C, False and block_d <= 128, DT,
+                    axis=0,
+                )  # out
+                tl.store(
+                    dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
+                    tl.sum(tl.where(e_ok[None, :], (read2 * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
+                )  # dbeta
+                dv2 = (beta[:, None] * read2) + dv  # dv
+                tl.store(
+                    dv_out + step * E + i[:, None] * (H * E) + e[None, :], dv2, mask=i_new[:, None] & e_ok[None, :]
+                )  # dv
+                S_late_ = ((-beta[:, None] * apart) + dv) * v.to(tl.float32)  # so far
+                q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+                reads4 = q_write1
+                own2 = diagonal(reads4, C)
+                decayed5 = decayed_sum(
+                    reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS,
+                    True, False, SMALL_RANGE, EXACT, DT,
+                )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
+                decayed6 = decayed5 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                since3 = span(g_a, g_n, 0.0, 0)
+                q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+                apart2 = decayed5 + (since3 * q_S)
+                read3 = decayed6 + (since3 * q_S)  # (34) (q S) . since + intra3
+                end = spans - sums
+                total = end[None, :] + later_sums(
+                    tl.where(i_ok[:, None], ((apart2 * do.to(tl.float32)) + S_late_), 0.0), C, False and block_d <= 128,
+                    DT,
                 )
                 tl.store(
                     S_state_adjoint_out + step * E + i[:, None] * (H * E) + e[None, :], total,
@@ -2101,7 +2084,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d7afa451288507e3")
+    config = choose(some.dtype, (D, E), "dee4e4250d97a330")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -2221,9 +2204,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_state_adjoint = some.new_empty((B, T, H, E), dtype=torch.float32)
         launch(
             backward_read_2, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
-            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2, g, *strides(g, H),
-            dv, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, dk, *strides(dk, H), write1, *strides(write1, H), beta_by_head,
+            v, *strides(v, H), g_extents, g, *strides(g, H), q, *strides(q, H), do, *strides(do, H), dbeta_2, dv,
+            S_state_adjoint,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=True,
             GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
@@ -2231,9 +2214,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_read_2_slow, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
-            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2, g, *strides(g, H),
-            dv, S_state_adjoint,
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, dk, *strides(dk, H), write1, *strides(write1, H), beta_by_head,
+            v, *strides(v, H), g_extents, g, *strides(g, H), q, *strides(q, H), do, *strides(do, H), dbeta_2, dv,
+            S_state_adjoint,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=False,
             GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,

@@ -1067,7 +1067,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6864fb4a82fe6e25")
+    config = choose(some.dtype, (D, E), "c0d6cd21816dbde2")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1712,8 +1712,8 @@ def backward_read_1(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out, dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g,
-    a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
+    q_p, q_b, q_t, q_h, q_g, read1_out, v_p, v_b, v_t, v_h, v_g, dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g,
+    a_p, a_b, a_t, a_h, a_g, dq_out, read2_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
     GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1830,8 +1830,9 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    apart = (-decayed) + (write1_dS * since) + decayed2
     read1 = ((-decayed) + decayed2) + (write1_dS * since)  # (55) (write1 dS) . since + intra1
+    read12 = read1
+    tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12, mask=i_new[:, None] & d_ok[None, :])
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads3 = v_do
@@ -1856,11 +1857,9 @@ def backward_read_1(
             again, reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), large_range_from, C
         )
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS
-    apart2 = decayed3 + (since * v_dS) + (-decayed4)
-    dk = (decayed3 + (-decayed4)) + (since * v_dS)  # (58) (v dS) . since + intra2
-    read12 = read1
-    tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12, mask=i_new[:, None] & d_ok[None, :])
+    dk = (decayed3 + (-decayed4)) + (since2 * v_dS)  # (58) (v dS) . since + intra2
     dk2 = dk  # (58) dk
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (58) dk
     S = tl.load(
@@ -1890,14 +1889,18 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since2 = span(w_a, w_n, 0.0, 0)
+    since3 = span(w_a, w_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S
-    apart3 = decayed5 + (-decayed6) + (since2 * do_S)
-    dq = (decayed5 + (-decayed6)) + (since2 * do_S)  # (61) (do S) . since + intra3
+    dq = (decayed5 + (-decayed6)) + (since3 * do_S)  # (61) (do S) . since + intra3
+    dq2 = dq  # (61) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (61) dq
     write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     reads7 = write2_write1
+    stepwise2 = tl.where(
+        i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
+    )  # sigmoid(a) . kappa
     decayed7 = decayed_sum(
-        reads7, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D, w_rests + step * D if EXACT else None,
+        reads7, (ahead1.to(tl.float32)[:, None] * stepwise2), w_sums + step * D, w_rests + step * D if EXACT else None,
         w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
     if not SMALL_RANGE:
@@ -1913,13 +1916,10 @@ def backward_read_1(
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S
-    since3 = span(w_a_before, w_n_before, 0.0, 0)
-    apart4 = (-decayed7) + decayed8 + (write2_S * since3)
-    read2 = ((-decayed7) + decayed8) + (write2_S * since3)  # (64) (write2 S) . since + intra4
+    since4 = span(w_a_before, w_n_before, 0.0, 0)
+    read2 = ((-decayed7) + decayed8) + (write2_S * since4)  # (64) (write2 S) . since + intra4
     read22 = read2
     tl.store(read2_out + step * D + i[:, None] * (H * D) + d[None, :], read22, mask=i_new[:, None] & d_ok[None, :])
-    dq2 = dq  # (61) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (61) dq
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1927,8 +1927,8 @@ def backward_read_1_slow(
     dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out, dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g,
-    a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
+    q_p, q_b, q_t, q_h, q_g, read1_out, v_p, v_b, v_t, v_h, v_g, dk_out, S_checkpoints, k_p, k_b, k_t, k_h, k_g,
+    a_p, a_b, a_t, a_h, a_g, dq_out, read2_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr, SMALL_RANGE: tl.constexpr,
     GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -2070,8 +2070,12 @@ def backward_read_1_slow(
                     else tl.full([1], 0, tl.int32)
                 )
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                apart = (-decayed) + (write1_dS * since) + decayed2
                 read1 = ((-decayed) + decayed2) + (write1_dS * since)  # (55) (write1 dS) . since + intra1
+                read12 = read1
+                tl.store(
+                    read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12,
+                    mask=i_new[:, None] & d_ok[None, :],
+                )
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -2098,14 +2102,9 @@ def backward_read_1_slow(
                         again, reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), large_range_from, C
                     )
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS
-                apart2 = decayed3 + (since * v_dS) + (-decayed4)
-                dk = (decayed3 + (-decayed4)) + (since * v_dS)  # (58) (v dS) . since + intra2
-                read12 = read1
-                tl.store(
-                    read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12,
-                    mask=i_new[:, None] & d_ok[None, :],
-                )
+                dk = (decayed3 + (-decayed4)) + (since2 * v_dS)  # (58) (v dS) . since + intra2
                 dk2 = dk  # (58) dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :]
@@ -2142,16 +2141,22 @@ def backward_read_1_slow(
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since2 = span(w_a, w_n, 0.0, 0)
+                since3 = span(w_a, w_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S
-                apart3 = decayed5 + (-decayed6) + (since2 * do_S)
-                dq = (decayed5 + (-decayed6)) + (since2 * do_S)  # (61) (do S) . since + intra3
+                dq = (decayed5 + (-decayed6)) + (since3 * do_S)  # (61) (do S) . since + intra3
+                dq2 = dq  # (61) dq
+                tl.store(
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
+                )  # (61) dq
                 write2_write1 = tl.dot(
                     write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
                 )  # write2 write1^T
                 reads7 = write2_write1
+                stepwise2 = tl.where(
+                    i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
+                )  # sigmoid(a) . kappa
                 decayed7 = decayed_sum(
-                    reads7, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
+                    reads7, (ahead1.to(tl.float32)[:, None] * stepwise2), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
                     CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
@@ -2168,18 +2173,13 @@ def backward_read_1_slow(
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S
-                since3 = span(w_a_before, w_n_before, 0.0, 0)
-                apart4 = (-decayed7) + decayed8 + (write2_S * since3)
-                read2 = ((-decayed7) + decayed8) + (write2_S * since3)  # (64) (write2 S) . since + intra4
+                since4 = span(w_a_before, w_n_before, 0.0, 0)
+                read2 = ((-decayed7) + decayed8) + (write2_S * since4)  # (64) (write2 S) . since + intra4
                 read22 = read2
                 tl.store(
                     read2_out + step * D + i[:, None] * (H * D) + d[None, :], read22,
                     mask=i_new[:, None] & d_ok[None, :],
                 )
-                dq2 = dq  # (61) dq
-                tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
-                )  # (61) dq
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -2749,7 +2749,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6864fb4a82fe6e25")
+    config = choose(some.dtype, (D, E), "c0d6cd21816dbde2")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2854,8 +2854,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), ahead1, *strides(ahead1, H),
-            kappa, *strides(kappa, H), w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H),
-            v, *strides(v, H), read1, dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), read2, dq,
+            kappa, *strides(kappa, H), w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), read1,
+            v, *strides(v, H), dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), dq, read2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
             GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
@@ -2865,8 +2865,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
             dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), ahead1, *strides(ahead1, H),
-            kappa, *strides(kappa, H), w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H),
-            v, *strides(v, H), read1, dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), read2, dq,
+            kappa, *strides(kappa, H), w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), read1,
+            v, *strides(v, H), dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), dq, read2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
             GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from ....ir.code import Binary, Code, Group, Name, Negative, call, code, plus, times, where
 from ....ir.code_parts import starts_with_minus, without_minus
-from ....ir.expr import COL, INNER, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
+from ....ir.expr import COL, INNER, ROW, ZERO, Node, add, dim_of, factors_of, leaf, rename, walk
 from ....ir.expr import replace as node_replace
 from ....ir.kernel_ir import (
     Barrier,
@@ -19,13 +19,14 @@ from ....printing.cannot_print import CannotPrint
 from ...chunkwise.plan import Unroll
 from ...normal_form.form import StateForm
 from ..plan_passes.hoist import Opened, Sums, made_here
-from ..plan_passes.roles import PER_HEAD, PER_STEP, at_row, is_state
+from ..plan_passes.roles import PER_HEAD, PER_STEP, is_state
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import KEPT, block_name
 from .arguments import Role
 from .at_once import at_once
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
-from .places import OF_CHUNK, chunk_place, loaded_state, same_size, step_place, tile_place
+from .places import OF_CHUNK, chunk_place, loaded_state, step_place, tile_place
+from .read_order import SUM, Asked, CheckpointReads, asked_for, in_order, in_registers, is_read, one_by_one, step_node
 from .stores import cited, cited_root, made_name, store_of
 from .tile_lowering import Tiles
 from .tile_names import Scope
@@ -41,15 +42,6 @@ MANY = 3
 
 # The same where they are summed at once, for products at each step: with four, eight take 1.5 of the time, with six 0.9.
 SUMMED_AT_ONCE = 5
-
-
-@dataclass(frozen=True)
-class CheckpointReads:
-    """What is made of the checkpointed states, of one sweep: its outputs, stores and sums."""
-
-    group: tuple[StateForm, ...]
-    opened: Opened
-    stores: list[Store]
 
 
 def output_kernel(
@@ -84,26 +76,26 @@ def output_kernel(
                 tiles = _next_tiles(tiles, sweep.opened, name_of, fine)
                 sums[boundary.state] = [_spanned(*spans[boundary.state], sweep.opened, tiles, name_of)]
                 of[boundary.state] = sweep.opened
-    for sweep in sweeps_read:
+    asked = asked_for(sweeps_read, inside, late)
+    order = in_order(sweeps_read, asked, late)
+    last = {id(sweep): n for n, (sweep, _) in enumerate(order)}
+    for n, (sweep, outputs) in enumerate(order):
         o = sweep.opened
         tiles = _next_tiles(tiles, o, name_of, fine)
         for s in sweep.group:
             _checkpoint(s, o, tiles, name_of)
-        for x, node in o.outputs.items():
-            made = made_name(x, sweep.stores, name_of)
-            v = tiles.value(tiles.called(node, made))
-            if (apart := tiles.without_own(node)) is not node:
-                rest = tiles.value(apart)
-                tiles.memo[leaf("apart", x.attrs[1], (ROW, *x.axes))] = tiles.assign(
-                    "apart", rest.over(rest.axes), rest.axes
-                )
-            if not v.named:
-                v = tiles.assign(made, v.over(v.axes), v.axes, note=cited(x.attrs[:2], tiles.note(node), name_of))
-            tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
-        for boundary in o.sums:
-            sums.setdefault(boundary.state, []).extend(_paired(boundary, tiles, tiled))
-            of.setdefault(boundary.state, o)
-        _store_all(sweep, tiles, tiled, inside, late, name_of)
+        for x in outputs:
+            _output(x, sweep, tiles, name_of)
+        if n == last[id(sweep)]:
+            for boundary in o.sums:
+                sums.setdefault(boundary.state, []).extend(_paired(boundary, tiles, tiled))
+                of.setdefault(boundary.state, o)
+        if not one_by_one(sweeps_read):
+            _store_all(sweep, tiles, tiled, inside, late, name_of)
+        else:
+            for one in asked:
+                if (total := _added(one, tiles, late, name_of)) is not None:
+                    _store(one.store, one.opened, total, tiles, tiled, inside, name_of)
     for state, terms in sums.items():
         s = spans[state][0]
         if s.decay_axes and state not in whole:
@@ -126,22 +118,61 @@ def output_kernel(
     )  # fmt: skip
 
 
+def _output(x: Node, sweep: CheckpointReads, tiles: Tiles, name_of: NameOf) -> None:
+    """Make a read, and what there is of it without each step's own write."""
+    node, made = sweep.opened.outputs[x], made_name(x, sweep.stores, name_of)
+    v = tiles.value(tiles.called(node, made))
+    apart = tiles.without_own(node)
+    if any(y.op == "leaf" and y.attrs[0] == "apart" for y in walk(apart)):
+        rest = tiles.value(apart)
+        tiles.memo[leaf("apart", x.attrs[1], (ROW, *x.axes))] = tiles.assign("apart", rest.over(rest.axes), rest.axes)
+    if not v.named:
+        v = tiles.assign(made, v.over(v.axes), v.axes, note=cited(x.attrs[:2], tiles.note(node), name_of))
+    tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
+
+
 def _store_all(
     x: CheckpointReads, tiles: Tiles, tiled: str | None, inside: set[Node], late: set[str], name_of: NameOf
 ) -> None:
-    """The stores of a piece, of which those `inside` stay in registers, and `late` ones go without each step's own write."""
-    o = x.opened
+    """The stores of a sweep, `late` ones without each step's own write."""
     for store in x.stores:
-        own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
-        node = at_row(rename(store.node, o.rename))
-        v = tiles.value(tiles.called(_apart(node, tiles) if store.root in late else node, name_of(store.leaf)))
-        if store.kind != "sums":
-            if store.leaf not in inside:  # else it is made where it is used: it takes registers till then
-                v = tiles.assign(name_of(store.leaf), v.over(v.axes), v.axes, note=cited_root(store, name_of))
-            kind, what, _ = store.leaf.attrs
-            tiles.memo[leaf(kind, what, (ROW, *own))] = v
-        if store.leaf not in inside:
-            tiles.body.append(store_of(store, tiles, tiled, o, name_of))
+        node = step_node(store.node, x.opened)
+        _store(store, x.opened, _apart(node, tiles) if store.root in late else node, tiles, tiled, inside, name_of)
+
+
+def _store(
+    store: Store, o: Opened, node: Node, tiles: Tiles, tiled: str | None, inside: set[Node], name_of: NameOf
+) -> None:
+    """Store a node, or leave it in registers if it is of those `inside`."""
+    v = tiles.value(tiles.called(node, name_of(store.leaf)))
+    if store.kind != "sums":
+        if store.leaf not in inside:  # else it is made where it is used: it takes registers till then
+            v = tiles.assign(name_of(store.leaf), v.over(v.axes), v.axes, note=cited_root(store, name_of))
+        tiles.memo[in_registers(store.leaf, o)] = v
+    if store.leaf not in inside:
+        tiles.body.append(store_of(store, tiles, tiled, o, name_of, None if node is step_node(store.node, o) else v))
+
+
+def _added(a: Asked, tiles: Tiles, late: set[str], name_of: NameOf) -> Node | None:
+    """Add to a sum the terms that are made by now. The sum, if it is complete with these."""
+
+    def made(x: Node) -> Node | None:
+        x = _apart(x, tiles) if a.store.root in late else x
+        return x if all(y in tiles.memo for y in walk(x) if is_read(y)) else None
+
+    def keep(x: Node) -> Node:
+        v = tiles.value(tiles.called(x, name_of(a.store.leaf)))
+        if not v.named:
+            v = tiles.memo[x] = tiles.assign(name_of(a.store.leaf), v.over(v.axes), v.axes, note="so far")
+        kept = leaf(SUM, x.key, v.axes)
+        tiles.memo[kept] = v
+        return kept
+
+    if a.stored:
+        return None
+    a.sum.add(made, keep)
+    a.stored = a.sum.complete
+    return None if not a.stored else ZERO if a.sum.total is None else a.sum.total
 
 
 def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf, ahead: Opened) -> Kernel:
@@ -243,7 +274,7 @@ def _next_tiles(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) ->
     tiles.split, tiles.apart = before.split, before.apart
     tiles.names |= before.names
     tiles.arguments, tiles.head, tiles.body, tiles.loads = before.arguments, before.head, before.body, before.loads
-    shared = (*PER_STEP, *PER_HEAD, "matrix", "state in", "apart")
+    shared = (*PER_STEP, *PER_HEAD, "matrix", "state in", "apart", SUM)
     tiles.memo = {x: v for x, v in before.memo.items() if x.op == "leaf" and x.attrs[0] in shared}
     return tiles
 

@@ -21,6 +21,7 @@ from .arguments import Role
 from .chunk_kernel import NameOf
 from .places import same_size, step_place, tile_place, tile_row
 from .tile_lowering import Tiles
+from .tile_values import Value
 
 
 def over_tile(x: Code, axes: tuple[str, ...], tiled: str | None) -> Code:
@@ -56,11 +57,14 @@ def made_name(x: Node, stores: list[Store], name_of: NameOf) -> str:
     return name_of(results[-1]) if results else x.attrs[0]
 
 
-def store_of(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: NameOf) -> StoreTo:
+def store_of(
+    store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: NameOf, v: Value | None = None
+) -> StoreTo:
+    """What stores a value, or that of the store's node."""
     x = store.leaf
     own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
     name = name_of(x)
-    v = tiles.value(tiles.called(at_row(rename(store.node, o.rename)), name))
+    v = v or tiles.value(tiles.called(at_row(rename(store.node, o.rename)), name))
     note = cited_root(store, name_of)
     if store.kind == "sums":
         target = tiles.argument(name, Role.OUT, "sums", x, stores=True)

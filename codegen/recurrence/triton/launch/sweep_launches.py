@@ -31,7 +31,8 @@ from ...chunkwise.segment_maps import feeds_back, linear_sweep
 from ...normal_form.form import StateForm
 from ..kernels.chunk_kernel import Kernel
 from ..kernels.fused_backward import FusedBackward
-from ..kernels.output_kernels import CheckpointReads, output_kernel
+from ..kernels.output_kernels import output_kernel
+from ..kernels.read_order import CheckpointReads
 from ..kernels.sweep_kernels import sweep_kernel
 from ..kernels.tile_values import Fine
 from ..plan_passes.hoist import made_in_prologue, uses

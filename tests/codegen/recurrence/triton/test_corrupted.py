@@ -23,6 +23,7 @@ FAMILIES = {
     "sweep that solves for each channel": ("value_strengths_square", "backward_sweep_2"),
     "sweep of segments": ("gated_delta_rule", "forward_sweep_1"),
     "output": ("gated_linear_attention", "backward_read_1"),
+    "output of more reads than registers hold": ("kimi_delta_attention", "backward_read_1"),
     "products at each step": ("gradient_descent_squared_momentum", "backward_unroll_2"),
     "fused backward": ("retention", "backward_whole"),
     "fused backward that solves for writes": ("gated_delta_rule", "backward_whole"),
