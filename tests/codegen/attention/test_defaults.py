@@ -28,9 +28,9 @@ def test_a_default_is_what_it_says(default) -> None:
     q, k, v = a.queries("q", d), a.keys("k", d), a.keys("v", e)
     a.softmax(dot(q, k), a.inverse_temperature("scale", default=default(a.size(d), a.size(e))))
     a.output("o", a.average(v))
-    (text,) = default_functions(compile_attention(a))
+    (made,) = default_functions(compile_attention(a))
     scope: dict = {"torch": torch}
-    exec(text, scope)
+    exec(made.text, scope)
     expected = sympy.N(default(sympy.Integer(8), sympy.Integer(3)), 30)
     found = scope["default_scale"](SIZES)
     assert isinstance(found, float) and math.isclose(found, float(expected), rel_tol=1e-14)

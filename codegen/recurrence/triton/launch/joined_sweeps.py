@@ -165,6 +165,8 @@ def joined_if_any(
     host.kept_by_head = dict(by_head or {})
     if later is not None and len(host.schedule.sweeps) != 1:
         return None
+    if all(len(x.group) > 1 for x in plan.sweeps):  # sweeps of several states have no roles
+        return None
     try:
         return host, host.function_ir()
     except CannotPrint:

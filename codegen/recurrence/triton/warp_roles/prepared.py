@@ -82,6 +82,8 @@ def schedule_of_joined(k: Kernel) -> Schedule:
     consumer = PreparedConsumer(parts)
     role = consumer.role()
     preparer = Preparer(parts).role()
+    if any(isinstance(x, Put) and x.place not in parts.rings for x in preparer.steps):
+        raise CannotPrint("what is prepared for several chunks at once has one place")
     loader = parts.loader()
     return Schedule(
         k.name,

@@ -7,7 +7,6 @@ are the blocks of steps before each of which states are left.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -194,7 +193,7 @@ class _Lines:
         if function is None:
             return None
         found = helper(function)
-        known = vars(sys.modules[getattr(function, "fn", function).__module__])
+        known = getattr(function, "fn", function).__globals__
         inside = _Lines(self.words, dict(zip(found.parameters, x.arguments, strict=True)), known=known)
         *before, last = found.body
         made = inside.section(tuple(before))

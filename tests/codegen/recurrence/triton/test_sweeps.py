@@ -85,7 +85,7 @@ def test_reads_of_which_uses_are_times_no_number_stay(name):
 
 
 def test_a_read_that_an_output_is_as_well_stays():
-    """Its gradient is of what is read and of what is written, of which one is times the decay."""
+    """The forward pass has it as it is; the backward pass, where all that uses it is times the decay, has it times that."""
     r = Recurrence("read_twice")
     d, e = r.dims("d e")
     q, k = r.inputs("q k", d)
@@ -95,9 +95,10 @@ def test_a_read_that_an_output_is_as_well_stays():
     r.output("o", S.next.T * q)
     r.output("before", S.prev.T * k)
     c = compile_spec(r)
-    plan = reused(c.backward)
-    assert any(".prev." in x.attrs[1] for s in plan.sweeps for x in s.chunk.outputs)
-    assert scaled(plan) is plan
+    plan, backward = reused(c.forward), reused(c.backward)
+    assert all(any(".prev." in x.attrs[1] for s in p.sweeps for x in s.chunk.outputs) for p in (plan, backward))
+    assert scaled(plan) is plan and scaled(backward) is not backward
+    gate_plan(c.adjoint, c.forward, scaled(backward), of_kernels=True)
 
 
 def test_the_gate_refuses_sweeps_that_compute_something_else():
