@@ -113,7 +113,8 @@ class JoinedSweeps(Host):
 
     def _in_one_launch(self, made: list[Statement], kernel: Kernel, prologue: Kernel, sweep: Kernel) -> list[Statement]:
         """Statements that launch a sweep after its prologue, with one launch in the place of both."""
-        wanted = frozenset[str]().union(*(x.wanted for x in made if _launches(x, prologue.name, sweep.name)))
+        both = [x for x in made if isinstance(x, Wanted) and _launches(x, prologue.name, sweep.name)]
+        wanted = frozenset[str]().union(*(x.wanted for x in both))
         gone = {a.name for a in prologue.arguments if a.stored} - {a.name for a in kernel.arguments}
         found: list[Statement] = []
         for x in made:

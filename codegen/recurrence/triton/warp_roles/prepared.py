@@ -302,7 +302,8 @@ class Preparer(Consumer):
         self.states = {}
         self.targets = {r.name: self.sweep.tiles[r.name] for r in self.sweep.matrices}
         self.waiting = [x for x in self.sweep.left if not self.sweep.with_states(x.value)]
-        wanted = set[str]().union(*(self._below(x.value) for x in (*self.targets.values(), *self.waiting)))
+        made = [*(x.value for x in self.targets.values()), *(x.value for x in self.waiting)]
+        wanted = set[str]().union(*map(self._below, made))
         found = {n: self._wanted(self.sweep.tiles[n]) for n in self.sweep.products if n in wanted}
         order = list(self.sweep.tiles)
         self.products = {n: w for n, w in sorted(found.items(), key=lambda x: order.index(x[0])) if w is not None}
@@ -318,8 +319,8 @@ class Preparer(Consumer):
         pending = list(self.products.values())
         for w in pending[:AT_ONCE]:
             self._begin_alone(w)
-        for x in (*self.targets.values(), *self.waiting):
-            self._parts_ahead(x.value, blocks)
+        for made in [*(x.value for x in self.targets.values()), *(x.value for x in self.waiting)]:
+            self._parts_ahead(made, blocks)
         for at, n in enumerate(list(self.products)):
             self._settle(n)
             self._made_of_settled(blocks)
@@ -363,12 +364,12 @@ class Preparer(Consumer):
                     self.named(n, layout)
                 else:
                     self.held(value, layout, f"{n}_of")
-        for x in list(self.waiting):
-            tile = _summed(x.value)
+        for store in list(self.waiting):
+            tile = _summed(store.value)
             if self.needs(tile) <= self.settled:
-                self.waiting.remove(x)
-                held = self.held(tile, layout, f"{self.sweep._target(x)}_left")
-                self.steps.append(Leave(_left_of_blocks(x, held, self.sweep)))
+                self.waiting.remove(store)
+                held = self.held(tile, layout, f"{self.sweep._target(store)}_left")
+                self.steps.append(Leave(_left_of_blocks(store, held, self.sweep)))
 
     def _put(self, name: str, layout: Layout) -> None:
         rounded = Cast(Name(self.named(name, layout) if name not in self.layouts else name), "DT")

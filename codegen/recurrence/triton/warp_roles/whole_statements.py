@@ -93,10 +93,10 @@ def loaded_once(body: Body) -> Body:
     made = {x.names[0]: x for x in body if isinstance(x, Let)}
     in_place = {name: made[other] for name, other in others.items()}
     kept: list[Statement] = []
-    for x in body:
-        x = in_place.get(x.names[0], x) if isinstance(x, Let) else x
-        if x not in kept or not isinstance(x, Let):
-            kept.append(changed(x, lambda y: substituted(y, found)))
+    for statement in body:
+        own = in_place.get(statement.names[0], statement) if isinstance(statement, Let) else statement
+        if own not in kept or not isinstance(own, Let):
+            kept.append(changed(own, lambda z: substituted(z, found)))
     return tuple(kept)
 
 
