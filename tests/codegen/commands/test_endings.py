@@ -105,8 +105,8 @@ print("gone on")
 IN_A_SPEC = "with running(Path('a.py')): "
 
 
-def supervised_run(line: str, send: int = 0, group: bool = False):
-    """How a supervised process ends, which is sent a signal once it has begun."""
+def supervised_run(line: str, send: int = 0, group: bool = False, last: str = "begun"):
+    """How a supervised process ends, which is sent a signal once it has begun, and has said the `last` word."""
     process = subprocess.Popen(
         [sys.executable, "-c", SUPERVISED.format(line)],
         stdout=subprocess.PIPE,
@@ -116,6 +116,7 @@ def supervised_run(line: str, send: int = 0, group: bool = False):
     )
     if send:
         assert process.stdout.readline() == "begun\n"
+        assert last == "begun" or process.stdout.readline() == f"{last}\n"
         (os.killpg if group else os.kill)(process.pid, send)
     out, err = process.communicate(timeout=60)
     return process.returncode, out.removeprefix("begun\n"), err
@@ -155,8 +156,9 @@ def test_what_ends_the_program_without_a_word_is_told(line, code, out, said):
 @pytest.mark.parametrize("group", [False, True])
 def test_signals_are_passed_on(group):
     """Those that the program is sent itself, and those that its whole group is."""
-    asleep = "\n    try: time.sleep(60)\n    except KeyboardInterrupt: time.sleep(0.3); sys.exit(130)"
-    assert supervised_run(asleep, signal.SIGINT, group) == (130, "", "")
+    asleep = "\n    try: print('asleep', flush=True); time.sleep(60)"
+    asleep += "\n    except KeyboardInterrupt: time.sleep(0.3); sys.exit(130)"
+    assert supervised_run(asleep, signal.SIGINT, group, "asleep") == (130, "", "")
     assert supervised_run("time.sleep(60)", signal.SIGTERM, group) == (-signal.SIGTERM, "", "")
     assert supervised_run(IN_A_SPEC + "time.sleep(60)", signal.SIGTERM, group) == (-signal.SIGTERM, "", "")
 
