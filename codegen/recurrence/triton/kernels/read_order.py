@@ -46,7 +46,7 @@ class ReadSum:
     def of(cls, terms: list[Node]) -> ReadSum:
         """Terms with a common factor are added up before they are multiplied by it."""
         counts = Counter(
-            f for x in terms for f in {*factors_of(x)} if ROW in f.axes and len(f.axes) > 1 and not is_read(f)
+            f for x in terms for f in factors_of(x) if ROW in f.axes and len(f.axes) > 1 and not is_read(f)
         )
         common = next((f for f, n in counts.most_common(1) if n > 1), None)
         if common is None:
