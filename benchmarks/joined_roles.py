@@ -21,7 +21,6 @@ from torch import Tensor
 import chunkform.generated as ops
 from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.triton.launch.joined_sweeps import RECORDING
 
 from . import timing
 from .accuracy import compiled
@@ -32,7 +31,7 @@ from .roles import Row, Rows, command, larger_errors, meanwhile
 
 NAMES = ("gated_delta_rule", "delta_rule")
 FORWARD, BACKWARD = "forward_joined_roles", ("backward_joined_1_roles", "backward_joined_2_roles")
-KERNELS = {"forward": (FORWARD,)} | ({"both": (FORWARD, *BACKWARD)} if RECORDING else {})
+KERNELS = {"forward": (FORWARD,), "both": (FORWARD, *BACKWARD)}
 DEVICE, BACKEND = "cuda", "triton"
 
 

@@ -78,6 +78,7 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, power, span
+from chunkform.runtime.chunk_kernels.fused_backward import aligned
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair, total
@@ -88,9 +89,13 @@ from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_sm
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_role_sums import (
+    store_matrices, store_sums_of_columns, store_sums_of_rows, store_tile_sums,
+)
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
-    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, launch_joined_heavy,
+    launch_joined_light, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma,
+    warpgroup_mma_wait,
 )
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -654,13 +659,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "0fc0a6073659f1f3")
+    config = choose(some.dtype, (D, E), "3572c0d30ea1f5af")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    if not needs_backward and segments == 1 and exchange is None and may_join(config, D, q, k, v):
-        return triton_forward_joined(given, states, constants, packed, finals)
+    if segments == 1 and exchange is None and may_join(config, D, q, k, v):
+        return triton_forward_joined(given, states, constants, packed, needs_backward, finals)
     alpha_sums, alpha_rests, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, layout, config.exact)
     alpha_extents = None
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -1302,7 +1307,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "0fc0a6073659f1f3")
+    config = choose(some.dtype, (D, E), "3572c0d30ea1f5af")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1310,6 +1315,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if segments > 1 else S_first
     write1 = saved["101b56a880"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    if segments == 1 and exchange is None and may_join(config, max(D, E), q, k, v):
+        return triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     if "alpha_sums" in saved:
         alpha_sums, alpha_rests, alpha_extents, beta_by_head = saved["alpha_sums"], None, None, saved["beta_by_head"]
     else:
@@ -1488,10 +1495,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 
 @gluon.jit
 def forward_joined_consumer(
-    S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-    k_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
-    matrix2_ring, o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+    S_first, S_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+    chunk_empty, k_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring,
+    number1_ring, matrix2_ring, write1_out_tile, o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
+    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
@@ -1502,6 +1510,11 @@ def forward_joined_consumer(
     tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
     left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
     tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    if write1_out is not None:
+        write1_out_tile_tiles = tma.make_tensor_descriptor(
+            write1_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e],
+            swizzled(block_e, write1_out.dtype.element_ty),
+        )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
     )
@@ -1535,28 +1548,35 @@ def forward_joined_consumer(
             known = (
                 -since_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * k_S_2_moved
             ) + v_each.to(gl.float32)
-            write_left = known.to(DT)
+            write1_left = known.to(DT)
             if within == 0:
                 mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
-            write = begun(
-                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            write1 = begun(
+                write1_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
             )  # matrix1 known
             S_after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * S_2
             q_S_2 = warpgroup_mma_wait(1, deps=(q_S_2,))
             o_onto = since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * q_S_2
-            write = warpgroup_mma_wait(0, deps=(write,))
+            write1 = warpgroup_mma_wait(0, deps=(write1,))
             S_after_left_made = (
-                number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write
+                number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write1
             ).to(DT)
             S_after_left = gl.convert_layout(S_after_left_made, left3)
             S_after = warpgroup_mma(
                 S_after_left, k_ring.index(stage).slice(within * C, C), S_after_onto, is_async=True
-            )  # ... + k^T diag(beta . until) write
-            o_left_made = write.to(DT)
+            )  # ... + k^T diag(beta . until) write1
+            o_left_made = write1.to(DT)
             o_left = gl.convert_layout(o_left_made, left2)
             o = warpgroup_mma(
                 o_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), o_onto, is_async=True
-            )  # ... + matrix2 write
+            )  # ... + matrix2 write1
+            if write1_out is not None:
+                tma.store_wait(1)
+                write1_out_tile.permute((1, 0)).store(write1.to(write1_out_tile.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(
+                    write1_out_tile_tiles, [t0.to(gl.int32), tile * block_e], write1_out_tile
+                )
             S_after = warpgroup_mma_wait(1, deps=(S_after,))
             S_2 = S_after
             S_2_operand = gl.convert_layout(S_2.to(DT), left1)
@@ -1566,7 +1586,7 @@ def forward_joined_consumer(
                 mbarrier.arrive(chunk_empty.index(stage), count=1)
             if within == TOGETHER - 1:
                 mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
-            tma.store_wait(0)
+            tma.store_wait(1 if write1_out is not None else 0)
             o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
@@ -1683,7 +1703,7 @@ def forward_joined_loader(
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_joined_roles(
     S_first, S_last, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, v_p, v_b, v_t, v_h, v_g,
-    q_p, q_b, q_t, q_h, q_g, o_out, beta_by_head,
+    q_p, q_b, q_t, q_h, q_g, write1_out, o_out, beta_by_head,
     T, H, chunks, starts, segments, length,
     D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
@@ -1713,6 +1733,10 @@ def forward_joined_roles(
     number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
     alpha_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
     beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    if write1_out is not None:
+        write1_out_tile = room(write1_out.dtype.element_ty, C, block_e)
+    else:
+        write1_out_tile: gl.constexpr = None
     o_out_tile = room(o_out.dtype.element_ty, C, block_e)
     solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
     chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
@@ -1721,9 +1745,9 @@ def forward_joined_roles(
     gl.warp_specialize(
         [
             (forward_joined_consumer, (
-                S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-                k_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
-                matrix2_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+                S_first, S_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, k_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring,
+                number1_ring, matrix2_ring, write1_out_tile, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
             )),
             (forward_joined_preparer, (
                 count, chunk_ready, chunk_empty, k_ring, q_ring, alpha_a_ring, beta_ring, prepared_ready, prepared_empty,
@@ -1738,8 +1762,8 @@ def forward_joined_roles(
     )
 
 
-def triton_forward_joined(given, states, constants, packed=None, finals=True):
-    """Outputs and last states, by a kernel that makes all of them."""
+def triton_forward_joined(given, states, constants, packed=None, needs_backward=True, finals=True):
+    """Outputs, last states and what the backward pass uses, by a kernel that makes all of them."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
@@ -1750,7 +1774,7 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "0fc0a6073659f1f3")
+    config = choose(some.dtype, (D, E), "3572c0d30ea1f5af")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
@@ -1758,6 +1782,7 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     S_starts = S_first
     alpha_sums, alpha_rests, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, layout, config.exact)
     alpha_extents = None
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
@@ -1767,16 +1792,803 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     launch_joined(
         config, forward_joined_roles, ("D", "block_d", "E", "block_e"),
         (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, k, *strides(k, H), alpha_sums, alpha_rests, v, *strides(v, H), q, *strides(q, H), o,
+        S_starts, S_last, k, *strides(k, H), alpha_sums, alpha_rests, v, *strides(v, H), q, *strides(q, H), write1, o,
         beta_by_head,
         *layout.swept, segments, layout.length(segments),
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
         STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
-    alpha_rests = alpha_sums = beta_by_head = None
+    alpha_rests = None
     saved = {}
+    if needs_backward is True and not config.exact and config.roles is None:
+        saved |= {"alpha_sums": alpha_sums, "beta_by_head": beta_by_head}
+    alpha_sums = beta_by_head = None
+    if needs_backward:
+        saved |= {"101b56a880": write1}
+    write1 = None
     return {"o": o}, {"S": S_last}, saved
+
+
+@gluon.jit
+def backward_joined_1_consumer(
+    dS_first, dS_last, dv_out, dbeta_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, bh, count,
+    chunk_ready, chunk_empty, k_ring, do_2_ring, until_ring, since_ring, prepared_ready, prepared_empty, matrix2_ring,
+    kept_ring, q_ring, solved_ring, write1_2_ring, number1_ring, beta_ring, dv_out_tile, D: gl.constexpr,
+    E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_e, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    dv_out_tile_tiles = tma.make_tensor_descriptor(
+        dv_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, dv_out.dtype.element_ty)
+    )
+    dS_2 = (
+        gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            dS_first
+            + sh * D * E
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None], other=0.0,
+        )
+        if dS_first is not None
+        else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+    )
+    dS_2_operand = gl.convert_layout(dS_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            k_dS_2 = begun(
+                dS_2_operand, k_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # k dS
+            do_each = do_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            dS_after_left = (
+                until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * do_each.to(gl.float32)
+            ).to(DT)
+            k_dS_2 = warpgroup_mma_wait(0, deps=(k_dS_2,))
+            added_onto = (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * k_dS_2
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            added = warpgroup_mma(
+                do_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix2_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), added_onto, is_async=True,
+            )  # ... + matrix2 do
+            dS_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dS_2
+            )
+            dS_after = warpgroup_mma(
+                dS_after_left, q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dS_after_onto, is_async=True
+            )  # ... + q^T diag(until) do
+            added = warpgroup_mma_wait(1, deps=(added,))
+            write_left_made = added.to(DT)
+            write_left = gl.convert_layout(write_left_made, left3)
+            write = begun(
+                write_left, solved_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # matrix1 added
+            dS_after = warpgroup_mma_wait(1, deps=(dS_after,))
+            write = warpgroup_mma_wait(0, deps=(write,))
+            write1_each = write1_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            dbeta_0_out_summed = gl.where(
+                ((tile * block_e + gl.arange(0, block_e, layout=tile2_rows)) < E)[:, None],
+                (write1_each.to(gl.float32) * write), 0.0,
+            )
+            store_tile_sums(
+                dbeta_0_out + (bh * gl.cdiv(E, block_e) + tile) * WARPS * T + t0, dbeta_0_out_summed, T, last + 1, WARPS
+            )
+            dS_after2_left_made = (
+                -number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write
+            ).to(DT)
+            dS_after2_left = gl.convert_layout(dS_after2_left_made, left2)
+            dS_after2 = warpgroup_mma(
+                dS_after2_left, k_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dS_after, is_async=True
+            )  # ... + -k^T diag(beta . until) write
+            dv_out_made = (
+                beta_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write
+            )
+            tma.store_wait(0)
+            dv_out_tile.permute((1, 0)).store(dv_out_made.to(dv_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dv_out_tile_tiles, [t0.to(gl.int32), tile * block_e], dv_out_tile)
+            dS_after2 = warpgroup_mma_wait(0, deps=(dS_after2,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dS_2 = dS_after2
+            dS_2_operand = gl.convert_layout(dS_2.to(DT), left1)
+    if dS_last is not None:
+        if segment == 0:
+            gl.store(
+                dS_last
+                + (sh // H // segments * H + h) * D * E
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None], dS_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_1_preparer(
+    matrix3, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, q_ring, k_ring,
+    alpha_a_ring, do_2_ring, write1_2_ring, beta_ring, prepared_ready, prepared_empty, matrix2_ring, solved_places,
+    solved_ring, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        q_k = begun(q_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile1)  # q k^T
+        k_k = begun(k_ring.index(stage), k_ring.index(stage).permute((1, 0)), tile1)  # k k^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        q_k = warpgroup_mma_wait(1, deps=(q_k,))
+        q_k_moved = on_diagonal(q_k, TOGETHER, blocks1)
+        matrix2 = m * q_k_moved  # (q k^T) . m
+        do_write1 = begun(do_2_ring.index(stage), write1_2_ring.index(stage).permute((1, 0)), tile1)  # do write1^T
+        k_k = warpgroup_mma_wait(1, deps=(k_k,))
+        k_k_moved = on_diagonal(k_k, TOGETHER, blocks1)
+        seen2 = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            < gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log22 = (
+            alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+            - alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+        )
+        m2 = gl.exp2(gl.where(seen2, log22, float("-inf")))  # decays from write to read
+        system = -beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (k_k_moved * m2)
+        do_write1 = warpgroup_mma_wait(0, deps=(do_write1,))
+        do_write1_moved = on_diagonal(do_write1, TOGETHER, blocks1)
+        matrix3_left = beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            do_write1_moved * m
+        )
+        store_matrices(matrix3 + bh * chunks * C * C + c_2 * C * C, matrix3_left, stop - t0)
+        pairs = beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            do_write1_moved
+            * m
+            * q_k_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )  # ([i > j] . (q k^T) . (do write1^T) . m) diag(beta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_sums_of_rows(own1_out + bh * 5 * T + t0, pairs, stop - t0)
+        store_sums_of_columns(own1_out + (bh * 5 + 1) * T + t0, pairs, T, stop - t0, 2)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_1_loader(
+    k_t, alpha_sums, do_t, beta_by_head, write1_t, q_t, T, tile, begin, stop, bh, count, k_p_2, do_p_2, write1_p_2,
+    q_p_2, chunk_ready, chunk_empty, k_ring, do_2_ring, q_ring, write1_2_ring, until_ring, since_ring, kept_ring,
+    number1_ring, beta_ring, alpha_a_ring, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
+    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    do_2_tiles = tma.make_tensor_descriptor(
+        do_p_2, [stop, E], [do_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT)
+    )
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    write1_2_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, E], [write1_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        alpha_a = gl.where(
+            t0_each < stop,
+            gl.load(alpha_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        beta = gl.load(
+            beta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        alpha_a_end = gl.where(t0_each < stop, gl.load(alpha_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            k_tiles.block_type.nbytes
+            + do_2_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes
+            + write1_2_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), 0], ready, k_ring.index(stage))
+        tma.async_copy_global_to_shared(do_2_tiles, [t0.to(gl.int32), tile * block_e], ready, do_2_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            write1_2_tiles, [t0.to(gl.int32), tile * block_e], ready, write1_2_ring.index(stage)
+        )
+        since = gl.exp2(alpha_a_end - alpha_a)
+        kept = gl.exp2(alpha_a_end)
+        until = gl.exp2(alpha_a)
+        number1 = beta * until
+        until_ring.index(stage).store(until)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        number1_ring.index(stage).store(number1)
+        beta_ring.index(stage).store(beta)
+        alpha_a_ring.index(stage).store(alpha_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_1_roles(
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out, q_p, q_b, q_t, q_h, q_g, matrix3,
+    own1_out,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dS. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(E, block_e)
+    sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    do_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    write1_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    alpha_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dv_out_tile = room(dv_out.dtype.element_ty, C, block_e)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_1_consumer, (
+                dS_first, dS_last, dv_out, dbeta_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, bh, count,
+                chunk_ready, chunk_empty, k_ring, do_2_ring, until_ring, since_ring, prepared_ready, prepared_empty,
+                matrix2_ring, kept_ring, q_ring, solved_ring, write1_2_ring, number1_ring, beta_ring, dv_out_tile, D, E,
+                block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_1_preparer, (
+                matrix3, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, q_ring, k_ring,
+                alpha_a_ring, do_2_ring, write1_2_ring, beta_ring, prepared_ready, prepared_empty, matrix2_ring, solved_places,
+                solved_ring, WARPS, STAGES, C, LEVELS, DT, TOGETHER,
+            )),
+            (backward_joined_1_loader, (
+                k_t, alpha_sums, do_t, beta_by_head, write1_t, q_t, T, tile, begin, stop, bh, count, k_p_2, do_p_2, write1_p_2,
+                q_p_2, chunk_ready, chunk_empty, k_ring, do_2_ring, q_ring, write1_2_ring, until_ring, since_ring, kept_ring,
+                number1_ring, beta_ring, alpha_a_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def backward_joined_2_consumer(
+    dS_first, S_out_late__out, dk_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+    write1_ring, k_2_ring, until_ring, q_ring, number1_ring, prepared_ready, prepared_empty, matrix4_made_ring,
+    matrix3_tile_ring, kept_ring, dv_ring, do_ring, dk_1_out_tile, E: gl.constexpr, D: gl.constexpr,
+    block_e: gl.constexpr, block_d: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d, block_e, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, block_e, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left3_columns: gl.constexpr = gl.SliceLayout(0, left3)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dk_1_out_tile_tiles = tma.make_tensor_descriptor(
+        dk_1_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d],
+        swizzled(block_d, dk_1_out.dtype.element_ty),
+    )
+    dS_2 = (
+        gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+        + gl.load(
+            dS_first
+            + sh * D * E
+            + (tile * block_d + gl.arange(0, block_d, layout=tile1_rows))[:, None] * E
+            + gl.arange(0, block_e, layout=tile1_columns)[None, :],
+            mask=((tile * block_d + gl.arange(0, block_d, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_e, layout=tile1_columns) < E)[None, :], other=0.0,
+        )
+        if dS_first is not None
+        else gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = dS_2.to(gl.float32)
+            first_3 = x.to(DT)
+            write1_dS_2_left_made = first_3.to(DT)
+            write1_dS_2_left = gl.convert_layout(write1_dS_2_left_made, left1)
+            write1_dS_2 = begun(
+                write1_dS_2_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # write1 dS^T
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            write1_dS_3_left_made = rest.to(DT)
+            write1_dS_3_left = gl.convert_layout(write1_dS_3_left_made, left1)
+            write1_dS_3 = warpgroup_mma(
+                write1_dS_3_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                write1_dS_2, is_async=True,
+            )
+            matrix4_k_left = (
+                -k_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2).to(gl.float32)
+            ).to(DT)
+            k_each = k_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left3)
+            dS_after_left = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left3_columns)[None, :]
+                * k_each.to(gl.float32)
+            ).to(DT)
+            q_each = q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left3)
+            dS_after2_left = (
+                until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left3_columns)[None, :]
+                * q_each.to(gl.float32)
+            ).to(DT)
+            write1_dS_3 = warpgroup_mma_wait(0, deps=(write1_dS_3,))
+            k_each_moved = k_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            S_out_late__out_summed = (
+                -number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * k_each_moved.to(gl.float32)
+            ).to(DT).to(gl.float32) * write1_dS_3
+            store_tile_sums(
+                S_out_late__out + (bh * gl.cdiv(D, block_d) + tile) * WARPS * T + t0, S_out_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            matrix4_k_onto = (
+                number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * write1_dS_3
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix4_k = warpgroup_mma(
+                matrix4_k_left, matrix4_made_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), matrix4_k_onto,
+                is_async=True,
+            )  # matrix4 k
+            dk_1 = warpgroup_mma(
+                q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix3_tile_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), matrix4_k, is_async=True,
+            )  # ... + matrix3 q
+            dS_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dS_2
+            )
+            dS_after = warpgroup_mma(
+                dS_after_left, dv_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dS_after_onto, is_async=True
+            )  # ... + -k^T diag(until) dv
+            dS_after2 = warpgroup_mma(
+                dS_after2_left, do_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dS_after, is_async=True
+            )  # ... + q^T diag(until) do
+            dk_1 = warpgroup_mma_wait(2, deps=(dk_1,))
+            tma.store_wait(0)
+            dk_1_out_tile.permute((1, 0)).store(dk_1.to(dk_1_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dk_1_out_tile_tiles, [t0.to(gl.int32), tile * block_d], dk_1_out_tile)
+            dS_after2 = warpgroup_mma_wait(0, deps=(dS_after2,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dS_2 = dS_after2
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_2_preparer(
+    matrix4, own2_out, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dv_ring,
+    write1_ring, k_2_ring, alpha_a_ring, beta_ring, matrix4_made_ring, prepared_ready, prepared_empty,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dv_write1 = begun(dv_ring.index(stage), write1_ring.index(stage).permute((1, 0)), tile1)  # dv write1^T
+        k_k = begun(k_2_ring.index(stage), k_2_ring.index(stage).permute((1, 0)), tile1)  # k k^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - alpha_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        dv_write1 = warpgroup_mma_wait(1, deps=(dv_write1,))
+        dv_write1_moved = on_diagonal(dv_write1, TOGETHER, blocks1)
+        matrix4_made = beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            dv_write1_moved * m
+        )  # ((dv write1^T) . m) diag(beta)
+        store_matrices(matrix4 + bh * chunks * C * C + c_2 * C * C, matrix4_made, stop - t0)
+        k_k = warpgroup_mma_wait(0, deps=(k_k,))
+        k_k_moved = on_diagonal(k_k, TOGETHER, blocks1)
+        pairs = -beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            dv_write1_moved
+            * m
+            * k_k_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )  # -([i > j] . (k k^T) . (dv write1^T) . m) diag(beta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_sums_of_rows(own2_out + bh * 1 * T + t0, pairs, stop - t0)
+        store_sums_of_columns(own1_out + (bh * 5 + 3) * T + t0, pairs, T, stop - t0, 2)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix4_made_rounded = matrix4_made.to(DT)
+        matrix4_made_ring.index(turn % 2).store(gl.reshape(matrix4_made_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_2_loader(
+    beta_by_head, alpha_sums, k_t, write1_t, q_t, matrix3, dv_t, do_t, T, chunks, tile, begin, stop, first_2, bh, count,
+    k_p_2, write1_p_2, q_p_2, dv_p_2, do_p_2, chunk_ready, chunk_empty, write1_ring, k_2_ring, q_ring,
+    matrix3_tile_ring, dv_ring, do_ring, until_ring, number1_ring, kept_ring, alpha_a_ring, beta_ring, E: gl.constexpr,
+    D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, E], [write1_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT)
+    )
+    k_2_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    matrix3_tile_tiles = tma.make_tensor_descriptor(
+        matrix3 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    dv_tiles = tma.make_tensor_descriptor(dv_p_2, [stop, E], [dv_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        alpha_a = gl.where(
+            t0_each < stop,
+            gl.load(alpha_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        beta = gl.load(
+            beta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        alpha_a_end = gl.where(t0_each < stop, gl.load(alpha_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            write1_tiles.block_type.nbytes
+            + k_2_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes
+            + matrix3_tile_tiles.block_type.nbytes
+            + dv_tiles.block_type.nbytes
+            + do_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(k_2_tiles, [t0.to(gl.int32), tile * block_d], ready, k_2_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), tile * block_d], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix3_tile_tiles, [(c_2 * C).to(gl.int32), 0], ready, matrix3_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(dv_tiles, [t0.to(gl.int32), 0], ready, dv_ring.index(stage))
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        since = gl.exp2(alpha_a_end - alpha_a)
+        kept = gl.exp2(alpha_a_end)
+        until = gl.exp2(alpha_a)
+        number1 = beta * since
+        until_ring.index(stage).store(until)
+        number1_ring.index(stage).store(number1)
+        kept_ring.index(stage).store(kept)
+        alpha_a_ring.index(stage).store(alpha_a)
+        beta_ring.index(stage).store(beta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_2_roles(
+    dS_first, beta_by_head, alpha_sums, alpha_rests, k_p, k_b, k_t, k_h, k_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4, q_p, q_b, q_t, q_h, q_g, matrix3,
+    dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g, own2_out, own1_out,
+    T, H, chunks, starts, segments, length,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dS. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    dv_p_2 = dv_p + (b * dv_b + h // dv_g * dv_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    k_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    matrix4_made_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    matrix3_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dv_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    alpha_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dk_1_out_tile = room(dk_1_out.dtype.element_ty, C, block_d)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_2_consumer, (
+                dS_first, S_out_late__out, dk_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+                write1_ring, k_2_ring, until_ring, q_ring, number1_ring, prepared_ready, prepared_empty, matrix4_made_ring,
+                matrix3_tile_ring, kept_ring, dv_ring, do_ring, dk_1_out_tile, E, D, block_e, block_d, WARPS, STAGES, C, DT,
+                TOGETHER,
+            )),
+            (backward_joined_2_preparer, (
+                matrix4, own2_out, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dv_ring,
+                write1_ring, k_2_ring, alpha_a_ring, beta_ring, matrix4_made_ring, prepared_ready, prepared_empty, WARPS,
+                STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_loader, (
+                beta_by_head, alpha_sums, k_t, write1_t, q_t, matrix3, dv_t, do_t, T, chunks, tile, begin, stop, first_2, bh,
+                count, k_p_2, write1_p_2, q_p_2, dv_p_2, do_p_2, chunk_ready, chunk_empty, write1_ring, k_2_ring, q_ring,
+                matrix3_tile_ring, dv_ring, do_ring, until_ring, number1_ring, kept_ring, alpha_a_ring, beta_ring, E, D,
+                block_e, block_d, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+    """Gradients, by sweeps with their prologues."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E), "3572c0d30ea1f5af")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    S_first = whole(states.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if segments > 1 else S_first
+    write1 = saved["101b56a880"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    if "alpha_sums" in saved:
+        alpha_sums, alpha_rests, alpha_extents, beta_by_head = saved["alpha_sums"], None, None, saved["beta_by_head"]
+    else:
+        alpha_sums, alpha_rests, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, layout, config.exact)
+    alpha_extents = None
+    own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
+    own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    do = aligned(do)
+    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
+        E, config.padded(D) * (k.element_size() + q.element_size()),
+        alpha_sums.element_size() + beta_by_head.element_size(), do.element_size() + write1.element_size(),
+    )
+    launch_joined_heavy(
+        config, backward_joined_1_roles, ("D", "block_d", "E", "block_e"),
+        (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        dS_starts, dS_last, k, *strides(k, H), alpha_sums, alpha_rests, do, *strides(do, H), beta_by_head,
+        write1, *strides(write1, H), dv, dbeta_0, q, *strides(q, H), matrix3, own1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    if needs & {"alpha", "k", "q"}:
+        matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    if needs & {"alpha", "k", "q"}:
+        dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_out_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        sweep = config.sweep(
+            D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
+            beta_by_head.element_size() + alpha_sums.element_size() + config.chunk * matrix3.element_size(),
+            k.element_size() + q.element_size(),
+        )
+        launch_joined_light(
+            config, backward_joined_2_roles, ("E", "block_e", "D", "block_d"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            dS_starts, beta_by_head, alpha_sums, alpha_rests, k, *strides(k, H), write1, *strides(write1, H), S_out_late_,
+            matrix4, q, *strides(q, H), matrix3, dk_1, dv, *strides(dv, H), do, *strides(do, H), own2, own1,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    if needs & {"alpha", "k", "q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = dk_1  # in place
+        S_in_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        S_in_early_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        S_last = (
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None
+            else None
+        )
+        for read, keeps, sweep in config.by_read(
+            D,
+            (
+                config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
+                alpha_sums.element_size()
+                + beta_by_head.element_size()
+                + config.chunk * (matrix3.element_size() + matrix4.element_size()),
+                q.element_size() + k.element_size() + dk_1.element_size(),
+            ),
+            (
+                config.padded(E) * (do.element_size() + write1.element_size()),
+                alpha_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix3.element_size(),
+                q.element_size() + k.element_size(),
+            ),
+            (
+                config.padded(E) * (dv.element_size() + write1.element_size()),
+                alpha_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix4.element_size(),
+                k.element_size() + dk_1.element_size(),
+            ),
+            elements=True, wanted=(bool(needs & {"alpha", "q"}), bool(needs & {"alpha", "k"})),
+        ):
+            launch(
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+                S_starts, S_last if keeps else None, alpha_sums, alpha_rests, q, *strides(q, H), do, *strides(do, H),
+                k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_, matrix3, matrix4, dk_1, *strides(dk_1, H), dq,
+                dk, beta_by_head, write1, *strides(write1, H),
+                *layout.swept, segments, layout.length(segments),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            )
+    beta_by_head = dk_1 = matrix3 = matrix4 = None
+    if needs & {"alpha"}:
+        S_at_ends = pair(S_last, dS_starts, (-2, -1))
+    S_last = None
+    gradients, initial = {}, {}
+    if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
+        S_state_adjoint = boundary_sums(
+            alpha_sums, alpha_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_,
+            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
+        )
+    S_in_early_ = S_in_late_ = S_out_late_ = alpha_rests = alpha_sums = own1 = own2 = None
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
+    if "beta" in needs:
+        gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
+    dbeta_0 = None
+    if "alpha" in needs:
+        gradients["alpha"] = spread(S_state_adjoint, (B, T, H), some).to(given["alpha"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    dS_last = None
+    return gradients, initial
 
 
 def torch_step(given, states, constants, outputs, following):

@@ -70,6 +70,7 @@ from chunkform.runtime.op.version import written_for
 written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
+from chunkform.runtime.chunk_kernels.fused_backward import aligned
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
@@ -79,9 +80,11 @@ from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_role_sums import store_matrices, store_tile_sums
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
-    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, launch_joined_heavy,
+    launch_joined_light, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma,
+    warpgroup_mma_wait,
 )
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -519,13 +522,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "265c6a5c5eab0c7e")
+    config = choose(some.dtype, (N, M), "75417f12c1f743a8")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
-    if not needs_backward and segments == 1 and exchange is None and may_join(config, N, x, z, y):
-        return triton_forward_joined(given, states, constants, packed, finals)
+    if segments == 1 and exchange is None and may_join(config, N, x, z, y):
+        return triton_forward_joined(given, states, constants, packed, needs_backward, finals)
     eta_by_head = by_head(eta, H)
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -1018,7 +1021,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "265c6a5c5eab0c7e")
+    config = choose(some.dtype, (N, M), "75417f12c1f743a8")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1026,6 +1029,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     W_starts = saved["W starts"] if segments > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
+    if segments == 1 and exchange is None and may_join(config, max(N, M), x, z, y):
+        return triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     if "eta_by_head" in saved:
         eta_by_head = saved["eta_by_head"]
     else:
@@ -1175,10 +1180,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 
 @gluon.jit
 def forward_joined_consumer(
-    W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-    y_ring, x_ring, prepared_ready, prepared_empty, solved_ring, matrix2_ring, eta_ring, z_ring, o_out_tile,
-    N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, WARPS: gl.constexpr,
-    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+    W_first, W_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+    chunk_empty, y_ring, x_ring, prepared_ready, prepared_empty, solved_ring, matrix2_ring, eta_ring, z_ring,
+    write1_out_tile, o_out_tile, N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_m_, block_n_, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
@@ -1188,6 +1193,11 @@ def forward_joined_consumer(
     tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
     tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
     tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    if write1_out is not None:
+        write1_out_tile_tiles = tma.make_tensor_descriptor(
+            write1_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_],
+            swizzled(block_m_, write1_out.dtype.element_ty),
+        )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_], swizzled(block_m_, o_out.dtype.element_ty)
     )
@@ -1219,31 +1229,38 @@ def forward_joined_consumer(
                 W_2_operand, x_ring.index(stage).slice(within * C, C).permute((1, 0)), added, is_async=True
             )  # ... + x W^T
             added_2 = warpgroup_mma_wait(0, deps=(added_2,))
-            write_left_made = added_2.to(DT)
-            write_left = gl.convert_layout(write_left_made, left2)
+            write1_left_made = added_2.to(DT)
+            write1_left = gl.convert_layout(write1_left_made, left2)
             if within == 0:
                 mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
-            write = begun(
-                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            write1 = begun(
+                write1_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
             )  # matrix1 added
-            write = warpgroup_mma_wait(0, deps=(write,))
-            matrix2_write_left_made = write.to(DT)
-            matrix2_write_left = gl.convert_layout(matrix2_write_left_made, left2)
-            matrix2_write = begun(
-                matrix2_write_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
-            )  # matrix2 write
-            W_after_left_made = (-eta_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write).to(
+            write1 = warpgroup_mma_wait(0, deps=(write1,))
+            matrix2_write1_left_made = write1.to(DT)
+            matrix2_write1_left = gl.convert_layout(matrix2_write1_left_made, left2)
+            matrix2_write1 = begun(
+                matrix2_write1_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix2 write1
+            W_after_left_made = (-eta_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write1).to(
                 DT
             )
             W_after_left = gl.convert_layout(W_after_left_made, left3)
             W_after = warpgroup_mma(
                 W_after_left, x_ring.index(stage).slice(within * C, C), W_2, is_async=True
-            )  # ... + -write^T diag(eta) x
-            matrix2_write = warpgroup_mma_wait(1, deps=(matrix2_write,))
-            o = -matrix2_write
+            )  # ... + -write1^T diag(eta) x
+            matrix2_write1 = warpgroup_mma_wait(1, deps=(matrix2_write1,))
+            o = -matrix2_write1
             o_2 = warpgroup_mma(
                 W_2_operand, z_ring.index(stage).slice(within * C, C).permute((1, 0)), o, is_async=True
             )  # ... + z W^T
+            if write1_out is not None:
+                tma.store_wait(1)
+                write1_out_tile.permute((1, 0)).store(write1.to(write1_out_tile.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(
+                    write1_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], write1_out_tile
+                )
             W_after = warpgroup_mma_wait(1, deps=(W_after,))
             o_2 = warpgroup_mma_wait(0, deps=(o_2,))
             fence_async_shared()
@@ -1253,7 +1270,7 @@ def forward_joined_consumer(
                 mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
             W_2 = W_after
             W_2_operand = gl.convert_layout(W_2.to(DT), left1)
-            tma.store_wait(0)
+            tma.store_wait(1 if write1_out is not None else 0)
             o_out_tile.permute((1, 0)).store(o_2.to(o_out_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], o_out_tile)
@@ -1351,7 +1368,8 @@ def forward_joined_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_joined_roles(
-    W_first, W_last, y_p, y_b, y_t, y_h, y_g, x_p, x_b, x_t, x_h, x_g, z_p, z_b, z_t, z_h, z_g, o_out, eta_by_head,
+    W_first, W_last, y_p, y_b, y_t, y_h, y_g, x_p, x_b, x_t, x_h, x_g, z_p, z_b, z_t, z_h, z_g, write1_out, o_out,
+    eta_by_head,
     T, H, chunks, starts, segments, length,
     N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, YIELD: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
@@ -1377,6 +1395,10 @@ def forward_joined_roles(
     matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
     z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
     eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    if write1_out is not None:
+        write1_out_tile = room(write1_out.dtype.element_ty, C, block_m_)
+    else:
+        write1_out_tile: gl.constexpr = None
     o_out_tile = room(o_out.dtype.element_ty, C, block_m_)
     solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
     chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
@@ -1385,9 +1407,9 @@ def forward_joined_roles(
     gl.warp_specialize(
         [
             (forward_joined_consumer, (
-                W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-                y_ring, x_ring, prepared_ready, prepared_empty, solved_ring, matrix2_ring, eta_ring, z_ring, o_out_tile, N, M,
-                block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
+                W_first, W_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, y_ring, x_ring, prepared_ready, prepared_empty, solved_ring, matrix2_ring, eta_ring, z_ring,
+                write1_out_tile, o_out_tile, N, M, block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
             )),
             (forward_joined_preparer, (
                 count, chunk_ready, chunk_empty, x_ring, z_ring, eta_ring, prepared_ready, prepared_empty, matrix2_ring,
@@ -1401,8 +1423,8 @@ def forward_joined_roles(
     )
 
 
-def triton_forward_joined(given, states, constants, packed=None, finals=True):
-    """Outputs and last states, by a kernel that makes all of them."""
+def triton_forward_joined(given, states, constants, packed=None, needs_backward=True, finals=True):
+    """Outputs, last states and what the backward pass uses, by a kernel that makes all of them."""
     x = steps(given["x"])
     z = steps(given["z"])
     y = steps(given["y"])
@@ -1412,13 +1434,14 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "265c6a5c5eab0c7e")
+    config = choose(some.dtype, (N, M), "75417f12c1f743a8")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     W_first = whole(states.get("W"))
     W_starts = W_first
     eta_by_head = by_head(eta, H)
+    write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
     sweep = config.sweep(
@@ -1427,14 +1450,665 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     launch_joined(
         config, forward_joined_roles, ("N", "block_n_", "M", "block_m_"),
         (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        W_starts, W_last, y, *strides(y, H), x, *strides(x, H), z, *strides(z, H), o, eta_by_head,
+        W_starts, W_last, y, *strides(y, H), x, *strides(x, H), z, *strides(z, H), write1, o, eta_by_head,
         *layout.swept, segments, layout.length(segments),
         N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
         STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     saved = {}
+    if needs_backward is True and not config.exact and config.roles is None:
+        saved |= {"eta_by_head": eta_by_head}
+    if needs_backward:
+        saved |= {"f73806d84e": write1}
+    write1 = None
     return {"o": o}, {"W": W_last}, saved
+
+
+@gluon.jit
+def backward_joined_1_consumer(
+    dW_first, dW_last, dy_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    x_ring, prepared_ready, prepared_empty, do_2_ring, matrix2_ring, z_ring, solved_ring, eta_ring, dy_out_tile,
+    N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_m_, block_n_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_m_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, block_n_, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dy_out_tile_tiles = tma.make_tensor_descriptor(
+        dy_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_], swizzled(block_m_, dy_out.dtype.element_ty)
+    )
+    dW_2 = (
+        gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+        + gl.load(
+            dW_first
+            + sh * M * N
+            + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+            + gl.arange(0, block_n_, layout=tile1_columns)[None, :],
+            mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+            & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :], other=0.0,
+        )
+        if dW_first is not None
+        else gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+    )
+    dW_2_operand = gl.convert_layout(dW_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x_dW_2 = begun(
+                dW_2_operand, x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # x dW^T
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            added = warpgroup_mma(
+                do_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix2_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), x_dW_2, is_async=True,
+            )  # ... + matrix2 do
+            added = warpgroup_mma_wait(0, deps=(added,))
+            dW_after = warpgroup_mma(
+                do_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                z_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dW_2, is_async=True,
+            )  # ... + do^T z
+            write_left_made = added.to(DT)
+            write_left = gl.convert_layout(write_left_made, left2)
+            write = begun(
+                write_left, solved_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # matrix1 added
+            dW_after = warpgroup_mma_wait(1, deps=(dW_after,))
+            write = warpgroup_mma_wait(0, deps=(write,))
+            dW_after2_left_made = (
+                -eta_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write
+            ).to(DT)
+            dW_after2_left = gl.convert_layout(dW_after2_left_made, left3)
+            dW_after2 = warpgroup_mma(
+                dW_after2_left, x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dW_after, is_async=True
+            )  # ... + -write^T diag(eta) x
+            dy_out_made = (
+                eta_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write
+            )
+            tma.store_wait(0)
+            dy_out_tile.permute((1, 0)).store(dy_out_made.to(dy_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dy_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], dy_out_tile)
+            dW_after2 = warpgroup_mma_wait(0, deps=(dW_after2,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dW_2 = dW_after2
+            dW_2_operand = gl.convert_layout(dW_2.to(DT), left1)
+    if dW_last is not None:
+        if segment == 0:
+            gl.store(
+                dW_last
+                + (sh // H // segments * H + h) * M * N
+                + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+                + gl.arange(0, block_n_, layout=tile1_columns)[None, :], dW_2,
+                mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+                & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_1_preparer(
+    matrix3, matrix4, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, z_ring, x_ring, do_2_ring,
+    write1_ring, eta_ring, prepared_ready, prepared_empty, matrix2_ring, solved_places, solved_ring,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        z_x = begun(z_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # z x^T
+        x_x = begun(x_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # x x^T
+        z_x = warpgroup_mma_wait(1, deps=(z_x,))
+        z_x_moved = on_diagonal(z_x, TOGETHER, blocks1)
+        matrix2 = (
+            gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+            * z_x_moved
+        )  # [i >= j] . (z x^T)
+        do_write1 = begun(do_2_ring.index(stage), write1_ring.index(stage).permute((1, 0)), tile1)  # do write1^T
+        x_x = warpgroup_mma_wait(1, deps=(x_x,))
+        x_x_moved = on_diagonal(x_x, TOGETHER, blocks1)
+        system = -eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            x_x_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                < gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )
+        do_write1 = warpgroup_mma_wait(0, deps=(do_write1,))
+        do_write1_moved = on_diagonal(do_write1, TOGETHER, blocks1)
+        matrix3_left = do_write1_moved * gl.where(
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+        )
+        store_matrices(matrix3 + bh * chunks * C * C + c_2 * C * C, matrix3_left, stop - t0)
+        matrix4_left = eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            do_write1_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_matrices(matrix4 + bh * chunks * C * C + c_2 * C * C, matrix4_left, stop - t0)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_1_loader(
+    x_t, do_t, eta_by_head, z_t, write1_t, T, tile, begin, stop, bh, count, x_p_2, do_p_2, z_p_2, write1_p_2,
+    chunk_ready, chunk_empty, x_ring, do_2_ring, z_ring, write1_ring, eta_ring, N: gl.constexpr, M: gl.constexpr,
+    block_n_: gl.constexpr, block_m_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, N], [x_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    do_2_tiles = tma.make_tensor_descriptor(
+        do_p_2, [stop, M], [do_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    z_tiles = tma.make_tensor_descriptor(z_p_2, [stop, N], [z_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, M], [write1_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        eta = gl.load(
+            eta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            x_tiles.block_type.nbytes
+            + do_2_tiles.block_type.nbytes
+            + z_tiles.block_type.nbytes
+            + write1_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), 0], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(do_2_tiles, [t0.to(gl.int32), tile * block_m_], ready, do_2_ring.index(stage))
+        tma.async_copy_global_to_shared(z_tiles, [t0.to(gl.int32), 0], ready, z_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            write1_tiles, [t0.to(gl.int32), tile * block_m_], ready, write1_ring.index(stage)
+        )
+        eta_ring.index(stage).store(eta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_1_roles(
+    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, do_p, do_b, do_t, do_h, do_g, eta_by_head, dy_out,
+    z_p, z_b, z_t, z_h, z_g, matrix3, write1_p, write1_b, write1_t, write1_h, write1_g, matrix4,
+    T, H, chunks, starts, segments, length,
+    N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dW. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(M, block_m_)
+    sh = (gl.program_id(0) // gl.cdiv(M, block_m_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    z_p_2 = z_p + (b * z_b + h // z_g * z_h)
+    write1_p_2 = write1_p + b * write1_b + h // write1_g * write1_h
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    do_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    dy_out_tile = room(dy_out.dtype.element_ty, C, block_m_)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_1_consumer, (
+                dW_first, dW_last, dy_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, x_ring, prepared_ready, prepared_empty, do_2_ring, matrix2_ring, z_ring, solved_ring, eta_ring,
+                dy_out_tile, N, M, block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_1_preparer, (
+                matrix3, matrix4, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, z_ring, x_ring, do_2_ring,
+                write1_ring, eta_ring, prepared_ready, prepared_empty, matrix2_ring, solved_places, solved_ring, WARPS, STAGES,
+                C, LEVELS, DT, TOGETHER,
+            )),
+            (backward_joined_1_loader, (
+                x_t, do_t, eta_by_head, z_t, write1_t, T, tile, begin, stop, bh, count, x_p_2, do_p_2, z_p_2, write1_p_2,
+                chunk_ready, chunk_empty, x_ring, do_2_ring, z_ring, write1_ring, eta_ring, N, M, block_n_, block_m_, WARPS,
+                STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def backward_joined_2_consumer(
+    dW_first, dx_1_out, deta_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+    prepared_ready, prepared_empty, x_ring, matrix5_ring, write1_ring, z_ring, matrix3_tile_ring, dy_ring, do_ring,
+    eta_ring, dx_1_out_tile, M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_n_, block_m_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_n_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_n_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_n_, block_m_, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dx_1_out_tile_tiles = tma.make_tensor_descriptor(
+        dx_1_out + (b * T * H + h) * N, [stop, N], [H * N, 1], [C, block_n_],
+        swizzled(block_n_, dx_1_out.dtype.element_ty),
+    )
+    dW_2 = (
+        gl.zeros([block_n_, block_m_], gl.float32, layout=tile1)
+        + gl.load(
+            dW_first
+            + sh * M * N
+            + gl.arange(0, block_m_, layout=tile1_columns)[None, :] * N
+            + (tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_m_, layout=tile1_columns) < M)[None, :]
+            & ((tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows)) < N)[:, None], other=0.0,
+        )
+        if dW_first is not None
+        else gl.zeros([block_n_, block_m_], gl.float32, layout=tile1)
+    )
+    dW_2_operand = gl.convert_layout(dW_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix5_x = begun(
+                x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix5_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), tile2,
+            )  # matrix5 x
+            dy_x_left = (
+                -x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2).to(gl.float32)
+            ).to(DT)
+            matrix5_x = warpgroup_mma_wait(0, deps=(matrix5_x,))
+            read = -matrix5_x
+            read_2 = warpgroup_mma(
+                dW_2_operand, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), read,
+                is_async=True,
+            )  # ... + write1 dW
+            read2 = warpgroup_mma(
+                z_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix3_tile_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), read_2, is_async=True,
+            )  # ... + matrix3 z
+            read2 = warpgroup_mma_wait(0, deps=(read2,))
+            x_each = x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            deta_1_out_summed = gl.where(
+                ((tile * block_n_ + gl.arange(0, block_n_, layout=tile2_rows)) < N)[:, None],
+                (-(x_each.to(gl.float32) * read2)), 0.0,
+            )
+            store_tile_sums(
+                deta_1_out + (bh * gl.cdiv(N, block_n_) + tile) * WARPS * T + t0, deta_1_out_summed, T, last + 1, WARPS
+            )
+            dy_x = warpgroup_mma(
+                dy_x_left, dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dW_2, is_async=True
+            )  # dy^T x
+            dW_after = warpgroup_mma(
+                z_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                do_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dy_x, is_async=True,
+            )  # ... + do^T z
+            dx_1_out_made = (
+                -eta_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * read2
+            )
+            tma.store_wait(0)
+            dx_1_out_tile.permute((1, 0)).store(dx_1_out_made.to(dx_1_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dx_1_out_tile_tiles, [t0.to(gl.int32), tile * block_n_], dx_1_out_tile)
+            dW_after = warpgroup_mma_wait(0, deps=(dW_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dW_2 = dW_after
+            dW_2_operand = gl.convert_layout(dW_2.to(DT), left1)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_2_preparer(
+    matrix6, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring, write1_ring, eta_ring,
+    prepared_ready, prepared_empty, matrix5_ring, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dy_write1 = begun(dy_ring.index(stage), write1_ring.index(stage).permute((1, 0)), tile1)  # dy write1^T
+        dy_write1 = warpgroup_mma_wait(0, deps=(dy_write1,))
+        dy_write1_moved = on_diagonal(dy_write1, TOGETHER, blocks1)
+        matrix5 = dy_write1_moved * gl.where(
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+        )  # [i > j] . (dy write1^T)
+        matrix6_left = eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            dy_write1_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_matrices(matrix6 + bh * chunks * C * C + c_2 * C * C, matrix6_left, stop - t0)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix5_rounded = matrix5.to(DT)
+        matrix5_ring.index(turn % 2).store(gl.reshape(matrix5_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_2_loader(
+    x_t, write1_t, z_t, matrix3, eta_by_head, dy_t, do_t, T, chunks, tile, begin, stop, first_2, bh, count, x_p_2,
+    write1_p_2, z_p_2, dy_p_2, do_p_2, chunk_ready, chunk_empty, x_ring, write1_ring, z_ring, matrix3_tile_ring,
+    dy_ring, do_ring, eta_ring, M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, N], [x_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, M], [write1_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    z_tiles = tma.make_tensor_descriptor(z_p_2, [stop, N], [z_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    matrix3_tile_tiles = tma.make_tensor_descriptor(
+        matrix3 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    dy_tiles = tma.make_tensor_descriptor(
+        dy_p_2, [stop, M], [dy_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    do_tiles = tma.make_tensor_descriptor(
+        do_p_2, [stop, M], [do_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        eta = gl.load(
+            eta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            x_tiles.block_type.nbytes
+            + write1_tiles.block_type.nbytes
+            + z_tiles.block_type.nbytes
+            + matrix3_tile_tiles.block_type.nbytes
+            + dy_tiles.block_type.nbytes
+            + do_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), tile * block_n_], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(z_tiles, [t0.to(gl.int32), tile * block_n_], ready, z_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix3_tile_tiles, [(c_2 * C).to(gl.int32), 0], ready, matrix3_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), 0], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        eta_ring.index(stage).store(eta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_2_roles(
+    dW_first, x_p, x_b, x_t, x_h, x_g, write1_p, write1_b, write1_t, write1_h, write1_g, z_p, z_b, z_t, z_h, z_g,
+    matrix3, eta_by_head, dx_1_out, deta_1_out, dy_p, dy_b, dy_t, dy_h, dy_g, do_p, do_b, do_t, do_h, do_g, matrix6,
+    T, H, chunks, starts, segments, length,
+    M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dW. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(N, block_n_)
+    sh = (gl.program_id(0) // gl.cdiv(N, block_n_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    z_p_2 = z_p + (b * z_b + h // z_g * z_h)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    matrix5_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    matrix3_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dx_1_out_tile = room(dx_1_out.dtype.element_ty, C, block_n_)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_2_consumer, (
+                dW_first, dx_1_out, deta_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+                prepared_ready, prepared_empty, x_ring, matrix5_ring, write1_ring, z_ring, matrix3_tile_ring, dy_ring, do_ring,
+                eta_ring, dx_1_out_tile, M, N, block_m_, block_n_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_preparer, (
+                matrix6, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring, write1_ring, eta_ring,
+                prepared_ready, prepared_empty, matrix5_ring, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_loader, (
+                x_t, write1_t, z_t, matrix3, eta_by_head, dy_t, do_t, T, chunks, tile, begin, stop, first_2, bh, count, x_p_2,
+                write1_p_2, z_p_2, dy_p_2, do_p_2, chunk_ready, chunk_empty, x_ring, write1_ring, z_ring, matrix3_tile_ring,
+                dy_ring, do_ring, eta_ring, M, N, block_m_, block_n_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+    """Gradients, by sweeps with their prologues."""
+    x = steps(given["x"])
+    z = steps(given["z"])
+    y = steps(given["y"])
+    eta = steps(given["eta"])
+    some = x
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
+    N = x.shape[-1]
+    M = y.shape[-1]
+    config = choose(some.dtype, (N, M), "75417f12c1f743a8")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    W_first = whole(states.get("W"))
+    dW_first = dW_starts = whole(final_cotangents.get("W"))
+    W_starts = saved["W starts"] if segments > 1 else W_first
+    write1 = saved["f73806d84e"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, M))
+    if "eta_by_head" in saved:
+        eta_by_head = saved["eta_by_head"]
+    else:
+        eta_by_head = by_head(eta, H)
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    do = aligned(do)
+    dy = some.new_empty((B, T, H, M), dtype=some.dtype)
+    dW_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
+    sweep = config.sweep(
+        M, config.padded(N) * (x.element_size() + z.element_size()), eta_by_head.element_size(), do.element_size()
+    )
+    launch_joined_heavy(
+        config, backward_joined_1_roles, ("N", "block_n_", "M", "block_m_"),
+        (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+        dW_starts, dW_last, x, *strides(x, H), do, *strides(do, H), eta_by_head, dy, z, *strides(z, H), matrix3,
+        write1, *strides(write1, H), matrix4,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    if needs & {"eta", "x", "z"}:
+        matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    if needs & {"eta", "x", "z"}:
+        dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
+        deta_1 = some.new_empty(
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
+        )
+        sweep = config.sweep(
+            N, config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
+            config.chunk * matrix3.element_size() + eta_by_head.element_size(), x.element_size() + z.element_size(),
+        )
+        launch_joined_light(
+            config, backward_joined_2_roles, ("M", "block_m_", "N", "block_n_"),
+            (layout.sequences * segments * H * cdiv(N, sweep.tile),),
+            dW_starts, x, *strides(x, H), write1, *strides(write1, H), z, *strides(z, H), matrix3, eta_by_head, dx_1,
+            deta_1, dy, *strides(dy, H), do, *strides(do, H), matrix6,
+            *layout.swept, segments, layout.length(segments),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    matrix3 = None
+    if needs & {"x", "z"}:
+        dx = dx_1  # in place
+        dz = some.new_empty((B, T, H, N), dtype=some.dtype)
+        W_last = (
+            some.new_empty((layout.sequences * segments, H, M, N), dtype=torch.float32)
+            if dW_first is not None
+            else None
+        )
+        for read, keeps, sweep in config.by_read(
+            N,
+            (
+                config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
+                config.chunk * (matrix4.element_size() + matrix6.element_size()) + eta_by_head.element_size(),
+                x.element_size() + dx_1.element_size(),
+            ),
+            (
+                config.padded(M) * (do.element_size() + write1.element_size()),
+                config.chunk * matrix4.element_size() + eta_by_head.element_size(), x.element_size(),
+            ),
+            (
+                config.padded(M) * (dy.element_size() + write1.element_size()),
+                config.chunk * matrix6.element_size() + eta_by_head.element_size(),
+                x.element_size() + dx_1.element_size(),
+            ),
+            elements=True, wanted=(bool(needs & {"z"}), bool(needs & {"x"})),
+        ):
+            launch(
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
+                W_starts, W_last if keeps else None, x, *strides(x, H), matrix4, do, *strides(do, H), matrix6,
+                dy, *strides(dy, H), dx_1, *strides(dx_1, H), dx, dz, eta_by_head, write1, *strides(write1, H),
+                *layout.swept, segments, layout.length(segments),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            )
+    W_last = dx_1 = matrix4 = matrix6 = None
+    gradients, initial = {}, {}
+    if "x" in needs:
+        gradients["x"] = dx.to(given["x"].dtype)
+    if "z" in needs:
+        gradients["z"] = dz.to(given["z"].dtype)
+    dz = None
+    if "y" in needs:
+        gradients["y"] = dy.to(given["y"].dtype)
+    dy = None
+    if "eta" in needs:
+        gradients["eta"] = total((B, T, H), some.dtype, deta_1).to(given["eta"].dtype)
+    deta_1 = None
+    if "W" in needs:
+        initial["W"] = dW_last
+    dW_last = None
+    return gradients, initial
 
 
 def torch_step(given, states, constants, outputs, following):

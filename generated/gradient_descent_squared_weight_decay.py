@@ -81,6 +81,7 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, power, span
+from chunkform.runtime.chunk_kernels.fused_backward import aligned
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair, total
@@ -91,9 +92,13 @@ from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_sm
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_role_sums import (
+    store_matrices, store_sums_of_columns, store_sums_of_rows, store_tile_sums,
+)
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
-    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, launch_joined_heavy,
+    launch_joined_light, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma,
+    warpgroup_mma_wait,
 )
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -660,13 +665,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "716f42adf5ae5278")
+    config = choose(some.dtype, (N, M), "b08d087096c386b0")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
-    if not needs_backward and segments == 1 and exchange is None and may_join(config, N, x, z, y):
-        return triton_forward_joined(given, states, constants, packed, finals)
+    if segments == 1 and exchange is None and may_join(config, N, x, z, y):
+        return triton_forward_joined(given, states, constants, packed, needs_backward, finals)
     keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, layout, config.exact)
     keep_extents = None
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -1326,7 +1331,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "716f42adf5ae5278")
+    config = choose(some.dtype, (N, M), "b08d087096c386b0")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1334,6 +1339,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     W_starts = saved["W starts"] if segments > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
+    if segments == 1 and exchange is None and may_join(config, max(N, M), x, z, y):
+        return triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     if "keep_sums" in saved:
         keep_sums, keep_rests, keep_extents, eta_by_head = saved["keep_sums"], None, None, saved["eta_by_head"]
     else:
@@ -1524,11 +1531,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 
 @gluon.jit
 def forward_joined_consumer(
-    W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-    x_ring, z_ring, y_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
-    matrix2_ring, since2_ring, o_out_tile, N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr,
-    block_m_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
-    TOGETHER: gl.constexpr,
+    W_first, W_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+    chunk_empty, x_ring, z_ring, y_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring,
+    number1_ring, matrix2_ring, write1_out_tile, since2_ring, o_out_tile, N: gl.constexpr, M: gl.constexpr,
+    block_n_: gl.constexpr, block_m_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_m_, block_n_, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
@@ -1539,6 +1546,11 @@ def forward_joined_consumer(
     tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
     left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
     tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    if write1_out is not None:
+        write1_out_tile_tiles = tma.make_tensor_descriptor(
+            write1_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_],
+            swizzled(block_m_, write1_out.dtype.element_ty),
+        )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_], swizzled(block_m_, o_out.dtype.element_ty)
     )
@@ -1572,40 +1584,47 @@ def forward_joined_consumer(
             known = (since_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * x_W_2_moved) + (
                 -y_each.to(gl.float32)
             )
-            write_left = known.to(DT)
+            write1_left = known.to(DT)
             if within == 0:
                 mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
-            write = begun(
-                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            write1 = begun(
+                write1_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
             )  # matrix1 known
             W_after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * W_2
             z_W_2 = warpgroup_mma_wait(1, deps=(z_W_2,))
-            write = warpgroup_mma_wait(0, deps=(write,))
+            write1 = warpgroup_mma_wait(0, deps=(write1,))
             W_after_left_made = (
-                -number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write
+                -number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write1
             ).to(DT)
             W_after_left = gl.convert_layout(W_after_left_made, left3)
             W_after = warpgroup_mma(
                 W_after_left, x_ring.index(stage).slice(within * C, C), W_after_onto, is_async=True
-            )  # ... + -write^T diag(eta . until) x
-            matrix2_write_left_made = write.to(DT)
-            matrix2_write_left = gl.convert_layout(matrix2_write_left_made, left2)
-            matrix2_write = begun(
-                matrix2_write_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
-            )  # matrix2 write
+            )  # ... + -write1^T diag(eta . until) x
+            matrix2_write1_left_made = write1.to(DT)
+            matrix2_write1_left = gl.convert_layout(matrix2_write1_left_made, left2)
+            matrix2_write1 = begun(
+                matrix2_write1_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            )  # matrix2 write1
+            if write1_out is not None:
+                tma.store_wait(1)
+                write1_out_tile.permute((1, 0)).store(write1.to(write1_out_tile.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(
+                    write1_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], write1_out_tile
+                )
             W_after = warpgroup_mma_wait(1, deps=(W_after,))
             W_2 = W_after
             W_2_operand = gl.convert_layout(W_2.to(DT), left1)
-            matrix2_write = warpgroup_mma_wait(0, deps=(matrix2_write,))
+            matrix2_write1 = warpgroup_mma_wait(0, deps=(matrix2_write1,))
             o = (since2_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * z_W_2) + (
-                -matrix2_write
-            )  # (32) diag(since) z W^T - matrix2 write
+                -matrix2_write1
+            )  # (32) diag(since) z W^T - matrix2 write1
             fence_async_shared()
             if within == TOGETHER - 1:
                 mbarrier.arrive(chunk_empty.index(stage), count=1)
             if within == TOGETHER - 1:
                 mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
-            tma.store_wait(0)
+            tma.store_wait(1 if write1_out is not None else 0)
             o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], o_out_tile)
@@ -1737,7 +1756,7 @@ def forward_joined_loader(
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_joined_roles(
     W_first, W_last, keep_sums, keep_rests, x_p, x_b, x_t, x_h, x_g, y_p, y_b, y_t, y_h, y_g,
-    z_p, z_b, z_t, z_h, z_g, o_out, eta_by_head,
+    z_p, z_b, z_t, z_h, z_g, write1_out, o_out, eta_by_head,
     T, H, chunks, starts, segments, length,
     N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, YIELD: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
@@ -1769,6 +1788,10 @@ def forward_joined_roles(
     keep_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
     eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
     keep_a_before_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    if write1_out is not None:
+        write1_out_tile = room(write1_out.dtype.element_ty, C, block_m_)
+    else:
+        write1_out_tile: gl.constexpr = None
     o_out_tile = room(o_out.dtype.element_ty, C, block_m_)
     solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
     chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
@@ -1777,9 +1800,10 @@ def forward_joined_roles(
     gl.warp_specialize(
         [
             (forward_joined_consumer, (
-                W_first, W_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-                x_ring, z_ring, y_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
-                matrix2_ring, since2_ring, o_out_tile, N, M, block_n_, block_m_, WARPS, STAGES, C, DT, TOGETHER,
+                W_first, W_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, x_ring, z_ring, y_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring,
+                number1_ring, matrix2_ring, write1_out_tile, since2_ring, o_out_tile, N, M, block_n_, block_m_, WARPS, STAGES,
+                C, DT, TOGETHER,
             )),
             (forward_joined_preparer, (
                 count, chunk_ready, chunk_empty, x_ring, z_ring, keep_a_ring, keep_a_before_ring, eta_ring, prepared_ready,
@@ -1794,8 +1818,8 @@ def forward_joined_roles(
     )
 
 
-def triton_forward_joined(given, states, constants, packed=None, finals=True):
-    """Outputs and last states, by a kernel that makes all of them."""
+def triton_forward_joined(given, states, constants, packed=None, needs_backward=True, finals=True):
+    """Outputs, last states and what the backward pass uses, by a kernel that makes all of them."""
     x = steps(given["x"])
     z = steps(given["z"])
     y = steps(given["y"])
@@ -1806,7 +1830,7 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "716f42adf5ae5278")
+    config = choose(some.dtype, (N, M), "b08d087096c386b0")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
@@ -1814,6 +1838,7 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     W_starts = W_first
     keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, layout, config.exact)
     keep_extents = None
+    write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
     sweep = config.sweep(
@@ -1823,16 +1848,847 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     launch_joined(
         config, forward_joined_roles, ("N", "block_n_", "M", "block_m_"),
         (layout.sequences * segments * H * cdiv(M, sweep.tile),),
-        W_starts, W_last, keep_sums, keep_rests, x, *strides(x, H), y, *strides(y, H), z, *strides(z, H), o,
+        W_starts, W_last, keep_sums, keep_rests, x, *strides(x, H), y, *strides(y, H), z, *strides(z, H), write1, o,
         eta_by_head,
         *layout.swept, segments, layout.length(segments),
         N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
         STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
-    eta_by_head = keep_rests = keep_sums = None
+    keep_rests = None
     saved = {}
+    if needs_backward is True and not config.exact and config.roles is None:
+        saved |= {"keep_sums": keep_sums, "eta_by_head": eta_by_head}
+    eta_by_head = keep_sums = None
+    if needs_backward:
+        saved |= {"f73806d84e": write1}
+    write1 = None
     return {"o": o}, {"W": W_last}, saved
+
+
+@gluon.jit
+def backward_joined_1_consumer(
+    dW_first, dW_last, dy_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    x_ring, do_2_ring, until_ring, since_ring, prepared_ready, prepared_empty, matrix2_ring, kept_ring, z_ring,
+    solved_ring, number1_ring, eta_ring, dy_out_tile, N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr,
+    block_m_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_m_, block_n_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_m_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, block_n_, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_m_, C, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dy_out_tile_tiles = tma.make_tensor_descriptor(
+        dy_out + (b * T * H + h) * M, [stop, M], [H * M, 1], [C, block_m_], swizzled(block_m_, dy_out.dtype.element_ty)
+    )
+    dW_2 = (
+        gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+        + gl.load(
+            dW_first
+            + sh * M * N
+            + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+            + gl.arange(0, block_n_, layout=tile1_columns)[None, :],
+            mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+            & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :], other=0.0,
+        )
+        if dW_first is not None
+        else gl.zeros([block_m_, block_n_], gl.float32, layout=tile1)
+    )
+    dW_2_operand = gl.convert_layout(dW_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x_dW_2 = begun(
+                dW_2_operand, x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # x dW^T
+            do_each = do_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            dW_after_left = (
+                until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * do_each.to(gl.float32)
+            ).to(DT)
+            x_dW_2 = warpgroup_mma_wait(0, deps=(x_dW_2,))
+            added_onto = (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * x_dW_2
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            added = warpgroup_mma(
+                do_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix2_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), added_onto, is_async=True,
+            )  # ... + matrix2 do
+            dW_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dW_2
+            )
+            dW_after = warpgroup_mma(
+                dW_after_left, z_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dW_after_onto, is_async=True
+            )  # ... + do^T diag(until) z
+            added = warpgroup_mma_wait(1, deps=(added,))
+            write_left_made = added.to(DT)
+            write_left = gl.convert_layout(write_left_made, left3)
+            write = begun(
+                write_left, solved_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # matrix1 added
+            dW_after = warpgroup_mma_wait(1, deps=(dW_after,))
+            write = warpgroup_mma_wait(0, deps=(write,))
+            dW_after2_left_made = (
+                -number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write
+            ).to(DT)
+            dW_after2_left = gl.convert_layout(dW_after2_left_made, left2)
+            dW_after2 = warpgroup_mma(
+                dW_after2_left, x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dW_after, is_async=True
+            )  # ... + -write^T diag(eta . until) x
+            dy_out_made = (
+                eta_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write
+            )
+            tma.store_wait(0)
+            dy_out_tile.permute((1, 0)).store(dy_out_made.to(dy_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dy_out_tile_tiles, [t0.to(gl.int32), tile * block_m_], dy_out_tile)
+            dW_after2 = warpgroup_mma_wait(0, deps=(dW_after2,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dW_2 = dW_after2
+            dW_2_operand = gl.convert_layout(dW_2.to(DT), left1)
+    if dW_last is not None:
+        if segment == 0:
+            gl.store(
+                dW_last
+                + (sh // H // segments * H + h) * M * N
+                + (tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows))[:, None] * N
+                + gl.arange(0, block_n_, layout=tile1_columns)[None, :], dW_2,
+                mask=((tile * block_m_ + gl.arange(0, block_m_, layout=tile1_rows)) < M)[:, None]
+                & (gl.arange(0, block_n_, layout=tile1_columns) < N)[None, :],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_1_preparer(
+    matrix3, matrix4, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, z_ring, x_ring,
+    keep_a_ring, do_2_ring, write1_ring, keep_a_before_ring, eta_ring, prepared_ready, prepared_empty, matrix2_ring,
+    solved_places, solved_ring, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        z_x = begun(z_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # z x^T
+        x_x = begun(x_ring.index(stage), x_ring.index(stage).permute((1, 0)), tile1)  # x x^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            keep_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - keep_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        z_x = warpgroup_mma_wait(1, deps=(z_x,))
+        z_x_moved = on_diagonal(z_x, TOGETHER, blocks1)
+        matrix2 = m * z_x_moved  # (z x^T) . m
+        do_write1 = begun(do_2_ring.index(stage), write1_ring.index(stage).permute((1, 0)), tile1)  # do write1^T
+        x_x = warpgroup_mma_wait(1, deps=(x_x,))
+        x_x_moved = on_diagonal(x_x, TOGETHER, blocks1)
+        seen2 = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            < gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log22 = (
+            keep_a_before_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+            - keep_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+        )
+        m2 = gl.exp2(gl.where(seen2, log22, float("-inf")))  # decays from write to read
+        system = -eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (x_x_moved * m2)
+        do_write1 = warpgroup_mma_wait(0, deps=(do_write1,))
+        do_write1_moved = on_diagonal(do_write1, TOGETHER, blocks1)
+        matrix3_left = m * do_write1_moved
+        store_matrices(matrix3 + bh * chunks * C * C + c_2 * C * C, matrix3_left, stop - t0)
+        matrix4_left = eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            m * do_write1_moved
+        )
+        store_matrices(matrix4 + bh * chunks * C * C + c_2 * C * C, matrix4_left, stop - t0)
+        pairs = -eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            m
+            * do_write1_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+            * z_x_moved
+        )  # -([i > j] . (z x^T) . (do write1^T) . m) diag(eta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_sums_of_rows(own1_out + bh * 5 * T + t0, pairs, stop - t0)
+        store_sums_of_columns(own1_out + (bh * 5 + 1) * T + t0, pairs, T, stop - t0, 2)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_1_loader(
+    x_t, keep_sums, do_t, eta_by_head, z_t, write1_t, T, tile, begin, stop, bh, count, x_p_2, do_p_2, z_p_2, write1_p_2,
+    chunk_ready, chunk_empty, x_ring, do_2_ring, z_ring, write1_ring, until_ring, since_ring, kept_ring, number1_ring,
+    eta_ring, keep_a_ring, keep_a_before_ring, N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr,
+    block_m_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, N], [x_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    do_2_tiles = tma.make_tensor_descriptor(
+        do_p_2, [stop, M], [do_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    z_tiles = tma.make_tensor_descriptor(z_p_2, [stop, N], [z_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, M], [write1_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        keep_a = gl.where(
+            t0_each < stop,
+            gl.load(keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        keep_a_before = gl.where(
+            t0_each < stop,
+            gl.load(
+                keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C) - 1, last_each),
+                mask=(gl.arange(0, TOGETHER * C, layout=each) % C) > 0, other=0,
+            ),
+            0.0,
+        )
+        eta = gl.load(
+            eta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        keep_a_end = gl.where(t0_each < stop, gl.load(keep_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            x_tiles.block_type.nbytes
+            + do_2_tiles.block_type.nbytes
+            + z_tiles.block_type.nbytes
+            + write1_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), 0], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(do_2_tiles, [t0.to(gl.int32), tile * block_m_], ready, do_2_ring.index(stage))
+        tma.async_copy_global_to_shared(z_tiles, [t0.to(gl.int32), 0], ready, z_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            write1_tiles, [t0.to(gl.int32), tile * block_m_], ready, write1_ring.index(stage)
+        )
+        since = gl.exp2(keep_a_end - keep_a)
+        kept = gl.exp2(keep_a_end)
+        until = gl.exp2(keep_a)
+        until2 = gl.exp2(keep_a_before)
+        number1 = eta * until2
+        until_ring.index(stage).store(until)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        number1_ring.index(stage).store(number1)
+        eta_ring.index(stage).store(eta)
+        keep_a_ring.index(stage).store(keep_a)
+        keep_a_before_ring.index(stage).store(keep_a_before)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_1_roles(
+    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, keep_sums, keep_rests, do_p, do_b, do_t, do_h, do_g, eta_by_head,
+    dy_out, z_p, z_b, z_t, z_h, z_g, matrix3, write1_p, write1_b, write1_t, write1_h, write1_g, matrix4, own1_out,
+    T, H, chunks, starts, segments, length,
+    N: gl.constexpr, M: gl.constexpr, block_n_: gl.constexpr, block_m_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dW. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(M, block_m_)
+    sh = (gl.program_id(0) // gl.cdiv(M, block_m_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    z_p_2 = z_p + (b * z_b + h // z_g * z_h)
+    write1_p_2 = write1_p + b * write1_b + h // write1_g * write1_h
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    do_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    keep_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    keep_a_before_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dy_out_tile = room(dy_out.dtype.element_ty, C, block_m_)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_1_consumer, (
+                dW_first, dW_last, dy_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, x_ring, do_2_ring, until_ring, since_ring, prepared_ready, prepared_empty, matrix2_ring, kept_ring,
+                z_ring, solved_ring, number1_ring, eta_ring, dy_out_tile, N, M, block_n_, block_m_, WARPS, STAGES, C, DT,
+                TOGETHER,
+            )),
+            (backward_joined_1_preparer, (
+                matrix3, matrix4, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, z_ring,
+                x_ring, keep_a_ring, do_2_ring, write1_ring, keep_a_before_ring, eta_ring, prepared_ready, prepared_empty,
+                matrix2_ring, solved_places, solved_ring, WARPS, STAGES, C, LEVELS, DT, TOGETHER,
+            )),
+            (backward_joined_1_loader, (
+                x_t, keep_sums, do_t, eta_by_head, z_t, write1_t, T, tile, begin, stop, bh, count, x_p_2, do_p_2, z_p_2,
+                write1_p_2, chunk_ready, chunk_empty, x_ring, do_2_ring, z_ring, write1_ring, until_ring, since_ring, kept_ring,
+                number1_ring, eta_ring, keep_a_ring, keep_a_before_ring, N, M, block_n_, block_m_, WARPS, STAGES, C, DT,
+                TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def backward_joined_2_consumer(
+    dW_first, W_out_late__out, dx_1_out, deta_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready,
+    chunk_empty, write1_ring, x_2_ring, z_ring, until_ring, until2_ring, number1_ring, since_ring, prepared_ready,
+    prepared_empty, matrix5_ring, matrix3_tile_ring, kept_ring, do_ring, dy_ring, eta_ring, dx_1_out_tile,
+    M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_n_, block_m_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_n_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_n_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_n_, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_n_, block_m_, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left3_columns: gl.constexpr = gl.SliceLayout(0, left3)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    dx_1_out_tile_tiles = tma.make_tensor_descriptor(
+        dx_1_out + (b * T * H + h) * N, [stop, N], [H * N, 1], [C, block_n_],
+        swizzled(block_n_, dx_1_out.dtype.element_ty),
+    )
+    dW_2 = (
+        gl.zeros([block_n_, block_m_], gl.float32, layout=tile1)
+        + gl.load(
+            dW_first
+            + sh * M * N
+            + gl.arange(0, block_m_, layout=tile1_columns)[None, :] * N
+            + (tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_m_, layout=tile1_columns) < M)[None, :]
+            & ((tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows)) < N)[:, None], other=0.0,
+        )
+        if dW_first is not None
+        else gl.zeros([block_n_, block_m_], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = dW_2.to(gl.float32)
+            first_3 = x.to(DT)
+            write1_dW_2_left_made = first_3.to(DT)
+            write1_dW_2_left = gl.convert_layout(write1_dW_2_left_made, left1)
+            write1_dW_2 = begun(
+                write1_dW_2_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # write1 dW
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            write1_dW_3_left_made = rest.to(DT)
+            write1_dW_3_left = gl.convert_layout(write1_dW_3_left_made, left1)
+            write1_dW_3 = warpgroup_mma(
+                write1_dW_3_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                write1_dW_2, is_async=True,
+            )
+            matrix5_x_left = (
+                -x_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2).to(gl.float32)
+            ).to(DT)
+            z_each = z_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left3)
+            dW_after_left = (
+                until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left3_columns)[None, :]
+                * z_each.to(gl.float32)
+            ).to(DT)
+            x_each = x_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left3)
+            dW_after2_left = (
+                -until2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left3_columns)[None, :]
+                * x_each.to(gl.float32)
+            ).to(DT)
+            write1_dW_3 = warpgroup_mma_wait(0, deps=(write1_dW_3,))
+            x_each_moved = x_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            W_out_late__out_summed = (
+                number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * x_each_moved.to(gl.float32)
+            ).to(DT).to(gl.float32) * write1_dW_3
+            store_tile_sums(
+                W_out_late__out + (bh * gl.cdiv(N, block_n_) + tile) * WARPS * T + t0, W_out_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            matrix5_x_onto = (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write1_dW_3
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix5_x = warpgroup_mma(
+                matrix5_x_left, matrix5_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), matrix5_x_onto,
+                is_async=True,
+            )  # matrix5 x
+            read = warpgroup_mma(
+                z_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix3_tile_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), matrix5_x, is_async=True,
+            )  # ... + matrix3 z
+            dW_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dW_2
+            )
+            dW_after = warpgroup_mma(
+                dW_after_left, do_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dW_after_onto, is_async=True
+            )  # ... + do^T diag(until) z
+            dW_after2 = warpgroup_mma(
+                dW_after2_left, dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dW_after, is_async=True
+            )  # ... + -dy^T diag(until) x
+            read = warpgroup_mma_wait(2, deps=(read,))
+            deta_1_out_summed = gl.where(
+                ((tile * block_n_ + gl.arange(0, block_n_, layout=tile2_rows)) < N)[:, None],
+                (-(x_each_moved.to(gl.float32) * read)), 0.0,
+            )
+            store_tile_sums(
+                deta_1_out + (bh * gl.cdiv(N, block_n_) + tile) * WARPS * T + t0, deta_1_out_summed, T, last + 1, WARPS
+            )
+            dx_1_out_made = (
+                -eta_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * read
+            )
+            tma.store_wait(0)
+            dx_1_out_tile.permute((1, 0)).store(dx_1_out_made.to(dx_1_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dx_1_out_tile_tiles, [t0.to(gl.int32), tile * block_n_], dx_1_out_tile)
+            dW_after2 = warpgroup_mma_wait(0, deps=(dW_after2,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dW_2 = dW_after2
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_2_preparer(
+    matrix6, own2_out, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring,
+    write1_ring, x_2_ring, keep_a_before_ring, keep_a_ring, eta_ring, prepared_ready, prepared_empty, matrix5_ring,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dy_write1 = begun(dy_ring.index(stage), write1_ring.index(stage).permute((1, 0)), tile1)  # dy write1^T
+        x_x = begun(x_2_ring.index(stage), x_2_ring.index(stage).permute((1, 0)), tile1)  # x x^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            keep_a_before_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - keep_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        dy_write1 = warpgroup_mma_wait(1, deps=(dy_write1,))
+        dy_write1_moved = on_diagonal(dy_write1, TOGETHER, blocks1)
+        matrix5 = m * dy_write1_moved  # (dy write1^T) . m
+        matrix6_left = eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            m * dy_write1_moved
+        )
+        store_matrices(matrix6 + bh * chunks * C * C + c_2 * C * C, matrix6_left, stop - t0)
+        x_x = warpgroup_mma_wait(0, deps=(x_x,))
+        x_x_moved = on_diagonal(x_x, TOGETHER, blocks1)
+        pairs = eta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            m
+            * x_x_moved
+            * dy_write1_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :] + 2, 1.0, 0.0,
+            )
+        )  # ([i >= j + 2] . (x x^T) . (dy write1^T) . m) diag(eta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_sums_of_rows(own2_out + bh * 1 * T + t0, pairs, stop - t0)
+        store_sums_of_columns(own1_out + (bh * 5 + 3) * T + t0, pairs, T, stop - t0, 2)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix5_rounded = matrix5.to(DT)
+        matrix5_ring.index(turn % 2).store(gl.reshape(matrix5_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_2_loader(
+    keep_sums, eta_by_head, x_t, write1_t, z_t, matrix3, do_t, dy_t, T, chunks, tile, begin, stop, first_2, bh, count,
+    x_p_2, write1_p_2, z_p_2, do_p_2, dy_p_2, chunk_ready, chunk_empty, write1_ring, x_2_ring, z_ring,
+    matrix3_tile_ring, do_ring, dy_ring, until_ring, until2_ring, number1_ring, since_ring, kept_ring, eta_ring,
+    keep_a_before_ring, keep_a_ring, M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, M], [write1_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    x_2_tiles = tma.make_tensor_descriptor(x_p_2, [stop, N], [x_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    z_tiles = tma.make_tensor_descriptor(z_p_2, [stop, N], [z_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    matrix3_tile_tiles = tma.make_tensor_descriptor(
+        matrix3 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    do_tiles = tma.make_tensor_descriptor(
+        do_p_2, [stop, M], [do_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    dy_tiles = tma.make_tensor_descriptor(
+        dy_p_2, [stop, M], [dy_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        keep_a_before = gl.where(
+            t0_each < stop,
+            gl.load(
+                keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C) - 1, last_each),
+                mask=(gl.arange(0, TOGETHER * C, layout=each) % C) > 0, other=0,
+            ),
+            0.0,
+        )
+        keep_a = gl.where(
+            t0_each < stop,
+            gl.load(keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        eta = gl.load(
+            eta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        keep_a_end = gl.where(t0_each < stop, gl.load(keep_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            write1_tiles.block_type.nbytes
+            + x_2_tiles.block_type.nbytes
+            + z_tiles.block_type.nbytes
+            + matrix3_tile_tiles.block_type.nbytes
+            + do_tiles.block_type.nbytes
+            + dy_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(x_2_tiles, [t0.to(gl.int32), tile * block_n_], ready, x_2_ring.index(stage))
+        tma.async_copy_global_to_shared(z_tiles, [t0.to(gl.int32), tile * block_n_], ready, z_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix3_tile_tiles, [(c_2 * C).to(gl.int32), 0], ready, matrix3_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), 0], ready, dy_ring.index(stage))
+        since = gl.exp2(keep_a_end - keep_a)
+        kept = gl.exp2(keep_a_end)
+        until = gl.exp2(keep_a)
+        until2 = gl.exp2(keep_a_before)
+        number1 = since * eta
+        until_ring.index(stage).store(until)
+        until2_ring.index(stage).store(until2)
+        number1_ring.index(stage).store(number1)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        eta_ring.index(stage).store(eta)
+        keep_a_before_ring.index(stage).store(keep_a_before)
+        keep_a_ring.index(stage).store(keep_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_2_roles(
+    dW_first, keep_sums, keep_rests, eta_by_head, x_p, x_b, x_t, x_h, x_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, W_out_late__out, z_p, z_b, z_t, z_h, z_g, matrix3, dx_1_out,
+    deta_1_out, do_p, do_b, do_t, do_h, do_g, dy_p, dy_b, dy_t, dy_h, dy_g, matrix6, own2_out, own1_out,
+    T, H, chunks, starts, segments, length,
+    M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dW. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(N, block_n_)
+    sh = (gl.program_id(0) // gl.cdiv(N, block_n_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    z_p_2 = z_p + (b * z_b + h // z_g * z_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    x_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    matrix5_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    matrix3_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    until2_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    eta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    keep_a_before_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    keep_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dx_1_out_tile = room(dx_1_out.dtype.element_ty, C, block_n_)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_2_consumer, (
+                dW_first, W_out_late__out, dx_1_out, deta_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready,
+                chunk_empty, write1_ring, x_2_ring, z_ring, until_ring, until2_ring, number1_ring, since_ring, prepared_ready,
+                prepared_empty, matrix5_ring, matrix3_tile_ring, kept_ring, do_ring, dy_ring, eta_ring, dx_1_out_tile, M, N,
+                block_m_, block_n_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_preparer, (
+                matrix6, own2_out, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring,
+                write1_ring, x_2_ring, keep_a_before_ring, keep_a_ring, eta_ring, prepared_ready, prepared_empty, matrix5_ring,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_loader, (
+                keep_sums, eta_by_head, x_t, write1_t, z_t, matrix3, do_t, dy_t, T, chunks, tile, begin, stop, first_2, bh,
+                count, x_p_2, write1_p_2, z_p_2, do_p_2, dy_p_2, chunk_ready, chunk_empty, write1_ring, x_2_ring, z_ring,
+                matrix3_tile_ring, do_ring, dy_ring, until_ring, until2_ring, number1_ring, since_ring, kept_ring, eta_ring,
+                keep_a_before_ring, keep_a_ring, M, N, block_m_, block_n_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+    """Gradients, by sweeps with their prologues."""
+    x = steps(given["x"])
+    z = steps(given["z"])
+    y = steps(given["y"])
+    eta = steps(given["eta"])
+    keep = steps(given["keep"])
+    some = x
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
+    N = x.shape[-1]
+    M = y.shape[-1]
+    config = choose(some.dtype, (N, M), "b08d087096c386b0")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    W_first = whole(states.get("W"))
+    dW_first = dW_starts = whole(final_cotangents.get("W"))
+    W_starts = saved["W starts"] if segments > 1 else W_first
+    write1 = saved["f73806d84e"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, M))
+    if "keep_sums" in saved:
+        keep_sums, keep_rests, keep_extents, eta_by_head = saved["keep_sums"], None, None, saved["eta_by_head"]
+    else:
+        keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, layout, config.exact)
+    keep_extents = None
+    own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
+    own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    do = aligned(do)
+    dy = some.new_empty((B, T, H, M), dtype=some.dtype)
+    dW_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
+    sweep = config.sweep(
+        M, config.padded(N) * (x.element_size() + z.element_size()),
+        keep_sums.element_size() + keep_sums.element_size() + eta_by_head.element_size(), do.element_size(),
+    )
+    launch_joined_heavy(
+        config, backward_joined_1_roles, ("N", "block_n_", "M", "block_m_"),
+        (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+        dW_starts, dW_last, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), eta_by_head, dy,
+        z, *strides(z, H), matrix3, write1, *strides(write1, H), matrix4, own1,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    if needs & {"eta", "keep", "x", "z"}:
+        matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    if needs & {"eta", "keep", "x", "z"}:
+        dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
+        deta_1 = some.new_empty(
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
+        )
+        W_out_late_ = some.new_empty(
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
+        )
+        sweep = config.sweep(
+            N, config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
+            keep_sums.element_size()
+            + keep_sums.element_size()
+            + eta_by_head.element_size()
+            + config.chunk * matrix3.element_size(), x.element_size() + z.element_size(),
+        )
+        launch_joined_light(
+            config, backward_joined_2_roles, ("M", "block_m_", "N", "block_n_"),
+            (layout.sequences * segments * H * cdiv(N, sweep.tile),),
+            dW_starts, keep_sums, keep_rests, eta_by_head, x, *strides(x, H), write1, *strides(write1, H), W_out_late_,
+            z, *strides(z, H), matrix3, dx_1, deta_1, do, *strides(do, H), dy, *strides(dy, H), matrix6, own2, own1,
+            *layout.swept, segments, layout.length(segments),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    matrix3 = None
+    if needs & {"keep", "x", "z"}:
+        dx = dx_1  # in place
+        dz = some.new_empty((B, T, H, N), dtype=some.dtype)
+        W_in_late_ = some.new_empty(
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
+        )
+        W_in_early_ = some.new_empty(
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
+        )
+        W_last = (
+            some.new_empty((layout.sequences * segments, H, M, N), dtype=torch.float32)
+            if dW_first is not None
+            else None
+        )
+        for read, keeps, sweep in config.by_read(
+            N,
+            (
+                config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
+                keep_sums.element_size()
+                + keep_sums.element_size()
+                + eta_by_head.element_size()
+                + config.chunk * (matrix4.element_size() + matrix6.element_size()),
+                z.element_size() + x.element_size() + dx_1.element_size(),
+            ),
+            (
+                config.padded(M) * (do.element_size() + write1.element_size()),
+                keep_sums.element_size()
+                + keep_sums.element_size()
+                + eta_by_head.element_size()
+                + config.chunk * matrix4.element_size(), z.element_size() + x.element_size(),
+            ),
+            (
+                config.padded(M) * (dy.element_size() + write1.element_size()),
+                keep_sums.element_size()
+                + keep_sums.element_size()
+                + eta_by_head.element_size()
+                + config.chunk * matrix6.element_size(), x.element_size() + dx_1.element_size(),
+            ),
+            elements=True, wanted=(bool(needs & {"keep", "z"}), bool(needs & {"keep", "x"})),
+        ):
+            launch(
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
+                W_starts, W_last if keeps else None, keep_sums, keep_rests, z, *strides(z, H), do, *strides(do, H),
+                x, *strides(x, H), dy, *strides(dy, H), W_in_late_, W_in_early_, matrix4, matrix6, dx_1, *strides(dx_1, H), dx,
+                dz, eta_by_head, write1, *strides(write1, H),
+                *layout.swept, segments, layout.length(segments),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            )
+    dx_1 = eta_by_head = matrix4 = matrix6 = None
+    if needs & {"keep"}:
+        W_at_ends = pair(W_last, dW_starts, (-2, -1))
+    W_last = None
+    gradients, initial = {}, {}
+    if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
+        W_state_adjoint = boundary_sums(
+            keep_sums, keep_rests, W_at_ends, layout, segments, config.exact, out_late=W_out_late_, in_late=W_in_late_,
+            in_early=W_in_early_, own_late=own1, own_early=own2,
+        )
+    W_in_early_ = W_in_late_ = W_out_late_ = keep_rests = keep_sums = own1 = own2 = None
+    if "x" in needs:
+        gradients["x"] = dx.to(given["x"].dtype)
+    if "z" in needs:
+        gradients["z"] = dz.to(given["z"].dtype)
+    dz = None
+    if "y" in needs:
+        gradients["y"] = dy.to(given["y"].dtype)
+    dy = None
+    if "eta" in needs:
+        gradients["eta"] = total((B, T, H), some.dtype, deta_1).to(given["eta"].dtype)
+    deta_1 = None
+    if "keep" in needs:
+        gradients["keep"] = spread(W_state_adjoint, (B, T, H), some).to(given["keep"].dtype)
+    if "W" in needs:
+        initial["W"] = dW_last
+    dW_last = None
+    return gradients, initial
 
 
 def torch_step(given, states, constants, outputs, following):

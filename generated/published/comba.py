@@ -80,6 +80,7 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, power, span
+from chunkform.runtime.chunk_kernels.fused_backward import aligned
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair, total
@@ -90,9 +91,10 @@ from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_sm
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_role_sums import store_matrices, store_tile_sums
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, may_join, mbarrier,
-    ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, launch_joined_light,
+    may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait,
 )
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -670,13 +672,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2f7632a7ddb422a1")
+    config = choose(some.dtype, (D, E), "d03017817037809f")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    if not needs_backward and segments == 1 and exchange is None and may_join(config, D, q, k, p, v):
-        return triton_forward_joined(given, states, constants, packed, finals)
+    if segments == 1 and exchange is None and may_join(config, D, q, k, p, v):
+        return triton_forward_joined(given, states, constants, packed, needs_backward, finals)
     g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, layout, config.exact)
     g_extents = None
     matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
@@ -1367,7 +1369,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2f7632a7ddb422a1")
+    config = choose(some.dtype, (D, E), "d03017817037809f")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1375,6 +1377,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if segments > 1 else S_first
     write1 = saved["c0fe03e412"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    if segments == 1 and exchange is None and may_join(config, max(E, D), q, k, p, v):
+        return triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     if "g_sums" in saved:
         g_sums, g_rests, g_extents, beta_by_head = saved["g_sums"], None, None, saved["beta_by_head"]
     else:
@@ -1566,10 +1570,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 
 @gluon.jit
 def forward_joined_consumer(
-    S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-    p_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring, k_ring,
-    matrix2_ring, o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+    S_first, S_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+    chunk_empty, p_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring,
+    number1_ring, k_ring, matrix2_ring, write1_out_tile, o_out_tile, D: gl.constexpr, E: gl.constexpr,
+    block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
@@ -1580,6 +1585,11 @@ def forward_joined_consumer(
     tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
     left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
     tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    if write1_out is not None:
+        write1_out_tile_tiles = tma.make_tensor_descriptor(
+            write1_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e],
+            swizzled(block_e, write1_out.dtype.element_ty),
+        )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
     )
@@ -1613,28 +1623,35 @@ def forward_joined_consumer(
             known = (
                 -since_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * p_S_2_moved
             ) + v_each.to(gl.float32)
-            write_left = known.to(DT)
+            write1_left = known.to(DT)
             if within == 0:
                 mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
-            write = begun(
-                write_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
+            write1 = begun(
+                write1_left, solved_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), tile2
             )  # matrix1 known
             S_after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * S_2
             q_S_2 = warpgroup_mma_wait(1, deps=(q_S_2,))
             o_onto = since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * q_S_2
-            write = warpgroup_mma_wait(0, deps=(write,))
+            write1 = warpgroup_mma_wait(0, deps=(write1,))
             S_after_left_made = (
-                number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write
+                number1_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * write1
             ).to(DT)
             S_after_left = gl.convert_layout(S_after_left_made, left3)
             S_after = warpgroup_mma(
                 S_after_left, k_ring.index(stage).slice(within * C, C), S_after_onto, is_async=True
-            )  # ... + k^T diag(beta . until) write
-            o_left_made = write.to(DT)
+            )  # ... + k^T diag(beta . until) write1
+            o_left_made = write1.to(DT)
             o_left = gl.convert_layout(o_left_made, left2)
             o = warpgroup_mma(
                 o_left, matrix2_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), o_onto, is_async=True
-            )  # ... + matrix2 write
+            )  # ... + matrix2 write1
+            if write1_out is not None:
+                tma.store_wait(1)
+                write1_out_tile.permute((1, 0)).store(write1.to(write1_out_tile.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(
+                    write1_out_tile_tiles, [t0.to(gl.int32), tile * block_e], write1_out_tile
+                )
             S_after = warpgroup_mma_wait(1, deps=(S_after,))
             S_2 = S_after
             S_2_operand = gl.convert_layout(S_2.to(DT), left1)
@@ -1644,7 +1661,7 @@ def forward_joined_consumer(
                 mbarrier.arrive(chunk_empty.index(stage), count=1)
             if within == TOGETHER - 1:
                 mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
-            tma.store_wait(0)
+            tma.store_wait(1 if write1_out is not None else 0)
             o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
@@ -1769,7 +1786,7 @@ def forward_joined_loader(
 @gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_joined_roles(
     S_first, S_last, g_sums, g_rests, p_p, p_b, p_t, p_h, p_g, v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g,
-    o_out, beta_by_head, k_p, k_b, k_t, k_h, k_g,
+    write1_out, o_out, beta_by_head, k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, starts, segments, length,
     D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
@@ -1801,6 +1818,10 @@ def forward_joined_roles(
     number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
     g_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
     beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    if write1_out is not None:
+        write1_out_tile = room(write1_out.dtype.element_ty, C, block_e)
+    else:
+        write1_out_tile: gl.constexpr = None
     o_out_tile = room(o_out.dtype.element_ty, C, block_e)
     solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
     chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
@@ -1809,9 +1830,10 @@ def forward_joined_roles(
     gl.warp_specialize(
         [
             (forward_joined_consumer, (
-                S_first, S_last, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
-                p_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, number1_ring,
-                k_ring, matrix2_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+                S_first, S_last, write1_out, o_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, p_ring, q_ring, v_ring, since_ring, prepared_ready, prepared_empty, solved_ring, kept_ring,
+                number1_ring, k_ring, matrix2_ring, write1_out_tile, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT,
+                TOGETHER,
             )),
             (forward_joined_preparer, (
                 count, chunk_ready, chunk_empty, p_ring, k_ring, q_ring, g_a_ring, beta_ring, prepared_ready, prepared_empty,
@@ -1826,8 +1848,8 @@ def forward_joined_roles(
     )
 
 
-def triton_forward_joined(given, states, constants, packed=None, finals=True):
-    """Outputs and last states, by a kernel that makes all of them."""
+def triton_forward_joined(given, states, constants, packed=None, needs_backward=True, finals=True):
+    """Outputs, last states and what the backward pass uses, by a kernel that makes all of them."""
     q = steps(given["q"])
     k = steps(given["k"])
     p = steps(given["p"])
@@ -1839,7 +1861,7 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2f7632a7ddb422a1")
+    config = choose(some.dtype, (D, E), "d03017817037809f")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
@@ -1847,6 +1869,7 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     S_starts = S_first
     g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, layout, config.exact)
     g_extents = None
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
     sweep = config.sweep(
@@ -1856,16 +1879,497 @@ def triton_forward_joined(given, states, constants, packed=None, finals=True):
     launch_joined(
         config, forward_joined_roles, ("D", "block_d", "E", "block_e"),
         (layout.sequences * segments * H * cdiv(E, sweep.tile),),
-        S_starts, S_last, g_sums, g_rests, p, *strides(p, H), v, *strides(v, H), q, *strides(q, H), o, beta_by_head,
-        k, *strides(k, H),
+        S_starts, S_last, g_sums, g_rests, p, *strides(p, H), v, *strides(v, H), q, *strides(q, H), write1, o,
+        beta_by_head, k, *strides(k, H),
         *layout.swept, segments, layout.length(segments),
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
         STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
-    beta_by_head = g_rests = g_sums = None
+    g_rests = None
     saved = {}
+    if needs_backward is True and not config.exact and config.roles is None:
+        saved |= {"g_sums": g_sums, "beta_by_head": beta_by_head}
+    beta_by_head = g_sums = None
+    if needs_backward:
+        saved |= {"c0fe03e412": write1}
+    write1 = None
     return {"o": o}, {"S": S_last}, saved
+
+
+@gluon.jit
+def backward_joined_2_consumer(
+    dS_first, S_out_late__out, dk_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+    write1_ring, p_ring, until_ring, q_ring, k_ring, number1_ring, prepared_ready, prepared_empty, matrix4_made_ring,
+    matrix3_tile_ring, kept_ring, dv_ring, do_ring, dk_out_tile, E: gl.constexpr, D: gl.constexpr,
+    block_e: gl.constexpr, block_d: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d, block_e, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, block_e, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left3_columns: gl.constexpr = gl.SliceLayout(0, left3)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dk_out_tile_tiles = tma.make_tensor_descriptor(
+        dk_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d], swizzled(block_d, dk_out.dtype.element_ty)
+    )
+    dS_2 = (
+        gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+        + gl.load(
+            dS_first
+            + sh * D * E
+            + (tile * block_d + gl.arange(0, block_d, layout=tile1_rows))[:, None] * E
+            + gl.arange(0, block_e, layout=tile1_columns)[None, :],
+            mask=((tile * block_d + gl.arange(0, block_d, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_e, layout=tile1_columns) < E)[None, :], other=0.0,
+        )
+        if dS_first is not None
+        else gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = dS_2.to(gl.float32)
+            first_3 = x.to(DT)
+            write1_dS_2_left_made = first_3.to(DT)
+            write1_dS_2_left = gl.convert_layout(write1_dS_2_left_made, left1)
+            write1_dS_2 = begun(
+                write1_dS_2_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # write1 dS^T
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            write1_dS_3_left_made = rest.to(DT)
+            write1_dS_3_left = gl.convert_layout(write1_dS_3_left_made, left1)
+            write1_dS_3 = warpgroup_mma(
+                write1_dS_3_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                write1_dS_2, is_async=True,
+            )
+            product_left = (
+                -p_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2).to(gl.float32)
+            ).to(DT)
+            p_each = p_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left3)
+            dS_after_left = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left3_columns)[None, :]
+                * p_each.to(gl.float32)
+            ).to(DT)
+            q_each = q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left3)
+            dS_after2_left = (
+                until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left3_columns)[None, :]
+                * q_each.to(gl.float32)
+            ).to(DT)
+            write1_dS_3 = warpgroup_mma_wait(0, deps=(write1_dS_3,))
+            k_each = k_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            S_out_late__out_summed = (
+                -number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * k_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * write1_dS_3
+            store_tile_sums(
+                S_out_late__out + (bh * gl.cdiv(D, block_d) + tile) * WARPS * T + t0, S_out_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            product_onto = (
+                number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * write1_dS_3
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            product = warpgroup_mma(
+                product_left, matrix4_made_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), product_onto,
+                is_async=True,
+            )  # matrix4 p
+            dk = warpgroup_mma(
+                q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix3_tile_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), product, is_async=True,
+            )  # ... + matrix3 q
+            dS_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dS_2
+            )
+            dS_after = warpgroup_mma(
+                dS_after_left, dv_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dS_after_onto, is_async=True
+            )  # ... + -p^T diag(until) dv
+            dS_after2 = warpgroup_mma(
+                dS_after2_left, do_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dS_after, is_async=True
+            )  # ... + q^T diag(until) do
+            dk = warpgroup_mma_wait(2, deps=(dk,))
+            tma.store_wait(0)
+            dk_out_tile.permute((1, 0)).store(dk.to(dk_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dk_out_tile_tiles, [t0.to(gl.int32), tile * block_d], dk_out_tile)
+            dS_after2 = warpgroup_mma_wait(0, deps=(dS_after2,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dS_2 = dS_after2
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_2_preparer(
+    matrix4, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dv_ring, write1_ring, g_a_ring,
+    beta_ring, matrix4_made_ring, prepared_ready, prepared_empty, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dv_write1 = begun(dv_ring.index(stage), write1_ring.index(stage).permute((1, 0)), tile1)  # dv write1^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            g_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - g_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        dv_write1 = warpgroup_mma_wait(0, deps=(dv_write1,))
+        dv_write1_moved = on_diagonal(dv_write1, TOGETHER, blocks1)
+        matrix4_made = beta_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            m * dv_write1_moved
+        )  # ((dv write1^T) . m) diag(beta)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_matrices(matrix4 + bh * chunks * C * C + c_2 * C * C, matrix4_made, stop - t0)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix4_made_rounded = matrix4_made.to(DT)
+        matrix4_made_ring.index(turn % 2).store(gl.reshape(matrix4_made_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_2_loader(
+    beta_by_head, k_t, g_sums, write1_t, p_t, q_t, matrix3, dv_t, do_t, T, chunks, tile, begin, stop, first_2, bh,
+    count, k_p_2, write1_p_2, p_p_2, q_p_2, dv_p_2, do_p_2, chunk_ready, chunk_empty, write1_ring, p_ring, q_ring,
+    matrix3_tile_ring, dv_ring, do_ring, k_ring, until_ring, number1_ring, kept_ring, g_a_ring, beta_ring,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, E], [write1_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT)
+    )
+    p_tiles = tma.make_tensor_descriptor(p_p_2, [stop, D], [p_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    matrix3_tile_tiles = tma.make_tensor_descriptor(
+        matrix3 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    dv_tiles = tma.make_tensor_descriptor(dv_p_2, [stop, E], [dv_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        g_a = gl.where(
+            t0_each < stop,
+            gl.load(g_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        beta = gl.load(
+            beta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        g_a_end = gl.where(t0_each < stop, gl.load(g_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            write1_tiles.block_type.nbytes
+            + p_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes
+            + matrix3_tile_tiles.block_type.nbytes
+            + dv_tiles.block_type.nbytes
+            + do_tiles.block_type.nbytes
+            + k_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(p_tiles, [t0.to(gl.int32), tile * block_d], ready, p_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), tile * block_d], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix3_tile_tiles, [(c_2 * C).to(gl.int32), 0], ready, matrix3_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(dv_tiles, [t0.to(gl.int32), 0], ready, dv_ring.index(stage))
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), tile * block_d], ready, k_ring.index(stage))
+        since = gl.exp2(g_a_end - g_a)
+        kept = gl.exp2(g_a_end)
+        until = gl.exp2(g_a)
+        number1 = beta * since
+        until_ring.index(stage).store(until)
+        number1_ring.index(stage).store(number1)
+        kept_ring.index(stage).store(kept)
+        g_a_ring.index(stage).store(g_a)
+        beta_ring.index(stage).store(beta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_2_roles(
+    dS_first, beta_by_head, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, p_p, p_b, p_t, p_h, p_g, matrix4,
+    q_p, q_b, q_t, q_h, q_g, matrix3, dk_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, segments, length,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dS. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    p_p_2 = p_p + (b * p_b + h // p_g * p_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    dv_p_2 = dv_p + (b * dv_b + h // dv_g * dv_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    p_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    matrix4_made_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    matrix3_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dv_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    g_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dk_out_tile = room(dk_out.dtype.element_ty, C, block_d)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_2_consumer, (
+                dS_first, S_out_late__out, dk_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+                write1_ring, p_ring, until_ring, q_ring, k_ring, number1_ring, prepared_ready, prepared_empty,
+                matrix4_made_ring, matrix3_tile_ring, kept_ring, dv_ring, do_ring, dk_out_tile, E, D, block_e, block_d, WARPS,
+                STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_preparer, (
+                matrix4, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dv_ring, write1_ring, g_a_ring,
+                beta_ring, matrix4_made_ring, prepared_ready, prepared_empty, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_loader, (
+                beta_by_head, k_t, g_sums, write1_t, p_t, q_t, matrix3, dv_t, do_t, T, chunks, tile, begin, stop, first_2, bh,
+                count, k_p_2, write1_p_2, p_p_2, q_p_2, dv_p_2, do_p_2, chunk_ready, chunk_empty, write1_ring, p_ring, q_ring,
+                matrix3_tile_ring, dv_ring, do_ring, k_ring, until_ring, number1_ring, kept_ring, g_a_ring, beta_ring, E, D,
+                block_e, block_d, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+    """Gradients, by sweeps with their prologues."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    p = steps(given["p"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    g = steps(given["g"])
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E), "d03017817037809f")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    S_first = whole(states.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if segments > 1 else S_first
+    write1 = saved["c0fe03e412"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    if "g_sums" in saved:
+        g_sums, g_rests, g_extents, beta_by_head = saved["g_sums"], None, None, saved["beta_by_head"]
+    else:
+        g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, layout, config.exact)
+    g_extents = None
+    own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
+    own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    launch(
+        backward_prologue_1, (layout.programs,),
+        matrix2, q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, matrix1, p, *strides(p, H), beta_by_head,
+        matrix3, do, *strides(do, H), write1, *strides(write1, H), own1,
+        *layout.at_once, layout.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
+    )
+    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
+        E, config.padded(D) * (k.element_size() + p.element_size() + q.element_size()),
+        g_sums.element_size()
+        + beta_by_head.element_size()
+        + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size() + write1.element_size(),
+        elements=True,
+    )
+    launch(
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        dS_starts, dS_last, k, *strides(k, H), g_sums, g_rests, do, *strides(do, H), matrix2, matrix1, beta_by_head,
+        write1, *strides(write1, H), dv, dbeta_0, p, *strides(p, H), q, *strides(q, H),
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    matrix1 = matrix2 = None
+    if needs & {"g", "k", "p", "q"}:
+        matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    do = aligned(do)
+    if needs & {"g", "k", "p", "q"}:
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_out_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        sweep = config.sweep(
+            D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
+            beta_by_head.element_size() + g_sums.element_size() + config.chunk * matrix3.element_size(),
+            k.element_size() + p.element_size() + q.element_size(),
+        )
+        launch_joined_light(
+            config, backward_joined_2_roles, ("E", "block_e", "D", "block_d"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            dS_starts, beta_by_head, k, *strides(k, H), g_sums, g_rests, write1, *strides(write1, H), S_out_late_,
+            p, *strides(p, H), matrix4, q, *strides(q, H), matrix3, dk, dv, *strides(dv, H), do, *strides(do, H),
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    if needs & {"g", "p", "q"}:
+        launch(
+            backward_prologue_3, (config.queues(layout.programs),),
+            g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), p, *strides(p, H), k, *strides(k, H),
+            beta_by_head, own2, own1,
+            *layout.at_once, layout.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * (p.element_size() + k.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        )
+    if needs & {"g", "p", "q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dp = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_in_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        S_in_early_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        S_last = (
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None
+            else None
+        )
+        for read, keeps, sweep in config.by_read(
+            D,
+            (
+                config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
+                g_sums.element_size()
+                + beta_by_head.element_size()
+                + config.chunk * (matrix3.element_size() + matrix4.element_size()),
+                q.element_size() + p.element_size() + k.element_size(),
+            ),
+            (
+                config.padded(E) * (do.element_size() + write1.element_size()),
+                g_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix3.element_size(),
+                q.element_size() + k.element_size(),
+            ),
+            (
+                config.padded(E) * (dv.element_size() + write1.element_size()),
+                g_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix4.element_size(),
+                p.element_size() + k.element_size(),
+            ),
+            elements=True, wanted=(bool(needs & {"g", "q"}), bool(needs & {"g", "p"})),
+        ):
+            launch(
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+                S_starts, S_last if keeps else None, g_sums, g_rests, q, *strides(q, H), do, *strides(do, H), p, *strides(p, H),
+                dv, *strides(dv, H), S_in_late_, S_in_early_, k, *strides(k, H), matrix3, matrix4, dq, dp, beta_by_head,
+                write1, *strides(write1, H),
+                *layout.swept, segments, layout.length(segments),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            )
+    beta_by_head = matrix3 = matrix4 = None
+    if needs & {"g"}:
+        S_at_ends = pair(S_last, dS_starts, (-2, -1))
+    S_last = None
+    gradients, initial = {}, {}
+    if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
+        S_state_adjoint = boundary_sums(
+            g_sums, g_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_, in_late=S_in_late_,
+            in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
+        )
+    S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
+    if "p" in needs:
+        gradients["p"] = dp.to(given["p"].dtype)
+    dp = None
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
+    if "beta" in needs:
+        gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
+    dbeta_0 = None
+    if "g" in needs:
+        gradients["g"] = spread(S_state_adjoint, (B, T, H), some).to(given["g"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    dS_last = None
+    return gradients, initial
 
 
 def torch_step(given, states, constants, outputs, following):

@@ -10,7 +10,6 @@ from shared.triton_errors import compiled
 from chunkform.codegen.performance.compile_report import is_gluon, launches_of, module_of, report_row
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.triton import section
-from chunkform.codegen.recurrence.triton.launch import joined_sweeps
 from chunkform.runtime.chunk_kernels import warp_roles
 
 pytestmark = pytest.mark.skipif(not warp_roles.THERE, reason="needs Gluon")
@@ -24,7 +23,6 @@ WORDS_BACKWARDS = {"gated_delta_rule": 64, "delta_rule": 16, "comba": 256}
 def with_roles(name: str):
     """An op that has the kernel, and its module."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joined_sweeps, "RECORDING", True)
         patch.setattr(section, "gate_over_chunks", lambda k, f: None)
         c = replace(compiled(name))  # made anew, as a form is kept
         return c, module_of(f"{name}_joined", emit(c, tidy=False))

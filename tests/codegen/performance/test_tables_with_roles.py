@@ -52,8 +52,14 @@ def test_a_forward_pass_of_whole_sequences_is_one_kernel():
     assert "forward_joined_roles" not in names(launches(None, False, 1))
 
 
-@pytest.mark.parametrize(("recording", "parts"), [(True, 1), (True, 2), (False, 2)])
-def test_what_records_or_is_split_is_as_without(recording, parts):
-    found = launches(3, recording, parts)
-    assert found == launches(None, recording, parts) and "forward_joined_roles" not in names(found)
+def test_passes_that_record_gradients_have_joined_sweeps_both_ways():
+    joined = [n for n in names(launches(3, True, 1)) if n.endswith("_roles")]
+    assert joined == ["forward_joined_roles", "backward_joined_1_roles", "backward_joined_2_roles"]
+    assert not [n for n in names(launches(None, True, 1)) if n.endswith("_roles")]
+
+
+@pytest.mark.parametrize("recording", [True, False])
+def test_what_is_split_is_as_without(recording):
+    found = launches(3, recording, 2)
+    assert found == launches(None, recording, 2) and "forward_joined_roles" not in names(found)
     assert found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ....ir.expr import Node, dim_of
+from ....ir.expr import dim_of
 from ....ir.launch_ir import Alloc, Call, Define, Expr, Function, If, Launch, Return, Set, Statement, Wanted, py, ref
 from ....ir.launch_ir import joined as listed
 from ....ir.warp_schedule import Schedule
@@ -21,9 +21,6 @@ from ..warp_roles.prepared import schedule_of_joined
 from .launch_plan import Host
 from .sweep_launches import SweepLaunches
 
-# Do passes that record gradients have such sweeps too? They were measured (docs/notes/performance.md), and wait for a GPU that
-# the catalogue's kernels are verified on with them.
-RECORDING = False
 STEPS, CHANNELS = 32, 128  # of a chunk, and of a state's axis, that bytes are counted for
 PAYS = 1 / 5  # matrices that are neither stored nor loaded are at least this part of what a forward pass moves besides
 
@@ -53,32 +50,18 @@ class JoinedSweeps(Host):
                 f"{self.function}_backward_joined", head, "Gradients, by sweeps with their prologues."
             )
         self._outputs()
-        recording = "needs_backward=True, " if RECORDING else ""
-        made = "Outputs, last states and what the backward pass uses" if RECORDING else "Outputs and last states"
-        head = f"(given, states, constants, packed=None, {recording}finals=True)"
-        return self._function(f"{self.function}_forward_joined", head, f"{made}, by a kernel that makes all of them.")
-
-    def _save(self) -> None:
-        if RECORDING:
-            super()._save()
-        else:
-            self.body.append(Set(("saved",), Expr("{}")))
-
-    @property
-    def unwanted(self) -> set[Node]:
-        """What nobody wants of what the pass stores."""
-        return set() if self.backward or RECORDING else self.spare
+        head = "(given, states, constants, packed=None, needs_backward=True, finals=True)"
+        made = "Outputs, last states and what the backward pass uses, by a kernel that makes all of them."
+        return self._function(f"{self.function}_forward_joined", head, made)
 
     @property
     def joined(self) -> list[Kernel]:
         return [k for k in self.kernels if isinstance(k, Kernel) and k.roles is not None and k.roles.several]
 
     def _sweep(self, k: int, sweep: Sweep) -> None:
-        there, stores = len(self.kernels), self.fused.stores[k]
-        self.fused.stores[k] = [s for s in stores if s.leaf not in self.unwanted]
+        there = len(self.kernels)
         with self._apart() as made:
             super()._sweep(k, sweep)
-        self.fused.stores[k] = stores
         added = [x for x in self.kernels[there:] if isinstance(x, Kernel)]
         pair = [x for x in added if x.queues] + [x for x in added if x.sweeps]
         kernel = self._one_kernel(k, *pair) if len(pair) == 2 and len(sweep.group) == 1 else None
@@ -88,7 +71,9 @@ class JoinedSweeps(Host):
         self.body += made
 
     def _one_kernel(self, k: int, prologue: Kernel, sweep: Kernel) -> Kernel | None:
-        """A sweep's kernel with its prologue in it, if there are roles for it."""
+        """A sweep's kernel with its prologue in it, if there are roles for it; there are none for each of several reads."""
+        if sweep.apart:
+            return None
         later = {self.names(x) for j, o in self.opened.items() if j > k for x in o.matrices}
         name = sweep.name.replace("_sweep_1" if not self.backward else "_sweep", "_joined")
         try:
@@ -160,8 +145,6 @@ def joined_if_any(
 ) -> tuple[JoinedSweeps, Function] | None:
     """What makes the function of a pass, and it, if sweeps of it are one kernel with their prologues. `by_head`: numbers of each
     step that the forward pass keeps."""
-    if later is None and not RECORDING:
-        return None
     host = JoinedSweeps(c, plan, later, stem)
     host.kept_by_head = dict(by_head or {})
     if later is not None and len(host.schedule.sweeps) != 1:
@@ -184,7 +167,6 @@ def handed_over(host: Host, joined: JoinedSweeps) -> If:
     alone = "segments == 1" + (" and exchange is None" if host.exchanges else "")
     rest = "saved, cotangents, final_cotangents, needs, packed"
     if not host.backward:
-        alone = alone if RECORDING else f"not needs_backward and {alone}"
-        rest = "packed, needs_backward, finals" if RECORDING else "packed, finals"
+        rest = "packed, needs_backward, finals"
     call = Call((), f"{host.function}_{host.kind}_joined", (Expr(f"given, states, constants, {rest}"),), lines=True)
     return If(py("{} and may_join(config, {}, {})", alone, most, listed(wide)), (Return(call),))

@@ -29,7 +29,6 @@ from chunkform.codegen.ir.warp_schedule import (
 )
 from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
-from chunkform.codegen.recurrence.triton.launch import joined_sweeps
 from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule
 from chunkform.errors import GateError
 
@@ -47,7 +46,6 @@ def all_made(name: str) -> list[Made]:
     """The kernels of sweeps that are joined with their prologues, and their schedules: first that of the forward pass."""
     found: list[Made] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joined_sweeps, "RECORDING", True)
         patch.setattr(section, "gate_over_chunks", lambda k, f: None)
         patch.setattr(section, "gate_joined_schedule", lambda k, s: found.append((k, s)))
         section._form.__wrapped__(compiled(name), True, None, None)
@@ -218,15 +216,11 @@ def test_a_launch_may_not_want_what_a_backward_pass_uses() -> None:
     assert [b.target for b in s.buffers if b.maybe] == ["write1_out"]
 
 
-def test_it_is_printed_beside_the_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_printed_beside_the_one_without() -> None:
     """A call may launch either."""
     text = triton_form(compiled("delta_rule")).text
-    assert "def forward_joined_roles(" in text and "def forward_sweep_1(" in text and "backward_joined" not in text
+    assert "def forward_joined_roles(" in text and "def forward_sweep_1(" in text
     asked = "segments == 1 and exchange is None and may_join(config, {}, q, k, v)"
-    assert handed(text, "not needs_backward and " + asked.format("D")) == "triton_forward_joined("
-    monkeypatch.setattr(joined_sweeps, "RECORDING", True)
-    monkeypatch.setattr(section, "gate_over_chunks", lambda k, f: None)
-    text = section._form.__wrapped__(compiled("delta_rule"), True, None, None).text
     assert handed(text, asked.format("D")) == "triton_forward_joined("
     assert handed(text, asked.format("max(D, E)")) == "triton_backward_joined("
     assert "write1_out is not None" in text and "def backward_sweep_2(" in text
