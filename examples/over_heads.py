@@ -24,9 +24,9 @@ class OverHeads(nn.Module):
     def __init__(self, whole: Mixer, group: dist.ProcessGroup) -> None:
         super().__init__()
         self.group, count = group, group.size()
-        if any(n % count for n in whole.arguments.heads.values()):
-            raise SystemExit(f"{count} processes must divide the numbers of heads, {whole.arguments.heads}")
-        own = {n: heads // count for n, heads in whole.arguments.heads.items()}
+        if any(n % count for n in whole.arguments.recipe.heads.values()):
+            raise SystemExit(f"{count} processes must divide the numbers of heads, {whole.arguments.recipe.heads}")
+        own = {n: heads // count for n, heads in whole.arguments.recipe.heads.items()}
         options = {"context_parallel": whole.context_parallel, "convolution": _taps(whole)}
         self.own = Mixer(
             whole.call.op, whole.width, whole.heads // count, dims=whole.sizes, heads_of=own,

@@ -97,6 +97,16 @@ class Vary:
     count: int
 
 
+@dataclass(frozen=True)
+class Step:
+    """One step of a run: its number, the states before it, and what is known of it so far. `vary` is that of the run."""
+
+    t: int
+    vary: Vary | None = None
+    previous: dict[str, Table] = field(default_factory=dict)
+    memo: dict[str, Table] = field(default_factory=dict)
+
+
 class Runner:
     """Runs a recurrence for n steps on given inputs."""
 
@@ -120,7 +130,8 @@ class Runner:
     ) -> Trajectory:
         """The trajectory; `inputs` by name and step (step 0 for what doesn't change), `initial` the first values of states
         to which the recurrence gives none. With cotangents, also the loss."""
-        self.inputs, self.vary = inputs, vary
+        self.inputs = inputs
+        self.at = Step(0, vary)
         result = Trajectory()
         keep = result.values.setdefault
         states = {s.name: self.first(s, initial) for s in self.r.states}
@@ -128,9 +139,8 @@ class Runner:
             keep(name, {})[0] = self.plain(x)
         loss = Dual(self.arithmetic, self.arithmetic.number(0))
         for t in range(1, self.steps + 1):
-            self.step = t
-            self.previous = {name: self.nudge(x, name, t - 1, carried=True) for name, x in states.items()}
-            self.memo: dict[Any, Table] = {}
+            previous = {name: self.nudge(x, name, t - 1, carried=True) for name, x in states.items()}
+            self.at = Step(t, vary, previous)
             states = {name: self.quantity(f"{name}.next") for name in states}
             for name in (*states, *self.terms):
                 value = states[name] if name in states else self.quantity(name)
@@ -153,7 +163,6 @@ class Runner:
         """A state before the first step."""
         if s.initial is None:
             return self.table(initial[s.name], s.name, 0)
-        self.step, self.memo = 0, {}
         return self.nudge(self.spread(self.term(s.initial), s.dims), s.name, 0)
 
     def spread(self, value: Table, dims: Any) -> Table:
@@ -166,19 +175,20 @@ class Runner:
     def quantity(self, name: str) -> Table:
         base, _, which = name.partition(".")
         if which == "prev":
-            return self.previous[base]
-        if name not in self.memo:
+            return self.at.previous[base]
+        memo, t = self.at.memo, self.at.t
+        if name not in memo:
             if which == "next":
                 state = next(s for s in self.r.states if s.name == base)
                 value = self.spread(self.term(self.updates[base]), state.dims)
-                self.memo[name] = self.nudge(value, base, self.step)
+                memo[name] = self.nudge(value, base, t)
             elif name in self.terms:
-                self.memo[name] = self.nudge(self.term(self.terms[name]), name, self.step)
+                memo[name] = self.nudge(self.term(self.terms[name]), name, t)
             else:
                 by_step = self.inputs[name]
-                at = self.step if self.step in by_step else 0
-                self.memo[name] = self.table(by_step[at], name, at)
-        return self.memo[name]
+                at = t if t in by_step else 0
+                memo[name] = self.table(by_step[at], name, at)
+        return memo[name]
 
     def shape(self, dims: Any) -> tuple[int, int]:
         rows, cols = (*dims, ONE, ONE)[:2]
@@ -198,7 +208,7 @@ class Runner:
 
     def nudge(self, x: Table, name: str, t: int, carried: bool = False) -> Table:
         """x, with a derivative direction for each entry if it is what is varied."""
-        v = self.vary
+        v = self.at.vary
         if v is None or v.name != name or v.carried != carried or t not in v.slots:
             return x
         rows: Table = []
@@ -221,7 +231,7 @@ class Runner:
 
     def term(self, m: Any) -> Table:
         found = self.computed(m)
-        WORK.done += 1 + len(found) * len(found[0]) * (1 if self.vary is None else 2 + self.vary.count // 16) // 8
+        WORK.done += 1 + len(found) * len(found[0]) * (1 if self.at.vary is None else 2 + self.at.vary.count // 16) // 8
         return found
 
     def computed(self, m: Any) -> Table:

@@ -67,7 +67,6 @@ class Instance:
     def __post_init__(self) -> None:
         for name, body in self.setting.derived_sizes.items():
             self.sizes = {**self.sizes, name: integer(body, {}, self.sizes)}
-        self._gradients: dict[str, dict[int, np.ndarray]] = {}
 
     def like(self, name: str, index: tuple[int, ...]) -> Likeness:
         """What is so of a quantity with this index."""
@@ -85,7 +84,6 @@ class Instance:
         """Take these values instead of others; what was computed of others is forgotten."""
         self.assigned, self.evaluate = assigned, None
         self.sampled.clear()
-        self._gradients.clear()
         for name in [n for n, x in vars(type(self)).items() if isinstance(x, cached_property)]:
             self.__dict__.pop(name, None)
 
@@ -231,6 +229,11 @@ class Instance:
             raise OutOfRange(f"{q.name} has no value at step {t}")
         return by_step[t]
 
+    @cached_property
+    def gradients(self) -> dict[str, dict[int, np.ndarray]]:
+        """Of the loss, by quantity and step, as far as they were asked for."""
+        return {}
+
     def gradient(self, q: Quantity, t: int) -> np.ndarray:
         """The gradient of the loss by a quantity of the recurrence at step t, by dual numbers."""
         r = self.setting.recurrence
@@ -238,9 +241,9 @@ class Instance:
         if q.source in {x.name for x in r.outputs}:
             by_step = self.cotangents[q.source]
         else:
-            if q.source not in self._gradients:
-                self._gradients[q.source] = self._differentiate(q)
-            by_step = self._gradients[q.source]
+            if q.source not in self.gradients:
+                self.gradients[q.source] = self._differentiate(q)
+            by_step = self.gradients[q.source]
         if t not in by_step:
             raise OutOfRange(f"{q.name} has no value at step {t}")
         if q.kind != "log gradient":

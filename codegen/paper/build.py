@@ -113,7 +113,7 @@ class Builder(Statements):
         self.functions()
         self.header_definitions()
         self.sequences()
-        for n, e in list(self.s.definitions.items()):
+        for n, e in list(self.s.defined.quantities.items()):
             if n not in self.s.names:
                 self.define(n, len(core(e.head).args))
         set_loss(self.s, self.document.equations, self.resolve)
@@ -226,11 +226,13 @@ class Builder(Statements):
         head = core(e.head)
         if e.head.op == "apply":
             key = e.head.attrs[0], len(e.head.args)
-            return "definition" if key in self.said or self.s.functions.get(key, ((), None))[1] is e.side else ""
+            return (
+                "definition" if key in self.said or self.s.defined.functions.get(key, ((), None))[1] is e.side else ""
+            )
         if head.op != "at" or not e.first:
             return ""
         name = head.attrs[0]
-        first = self.s.definitions.get(name)
+        first = self.s.defined.quantities.get(name)
         if first is not None and (first is e or any(x is e for x, _ in self.pieces_of(name, first))):
             return "definition"
         numbered = len(head.args) == 1 and head.args[0].op == "number"
@@ -245,7 +247,7 @@ class Builder(Statements):
             return False
         try:
             left = self.resolve(head)
-            if self.s.definitions.get(head.attrs[0]) is e:
+            if self.s.defined.quantities.get(head.attrs[0]) is e:
                 return True
             right = self.resolve(e.side.T if e.head.op == "transpose" else e.side)
         except (Fault, RecursionError):
@@ -256,7 +258,7 @@ class Builder(Statements):
             or q.kind != "defined"
             or q.alternatives
             or q.start is not None
-            or head.attrs[0] not in self.s.definitions
+            or head.attrs[0] not in self.s.defined.quantities
         ):
             return False
         (right,) = statement_sides((right,), self.s)

@@ -83,7 +83,6 @@ class Definitions(Recursions):
         bracketed = any(n.removesuffix("^").endswith("[]") for n in self.names)
         if (chunk or bracketed) and self.s.recurrence is not None:
             self.s.setting.chunked()
-            self.s.chunked = True
             self.s.names[chunk or "C"] = CHUNK
             self.s.names[chunks or "N"] = CHUNKS
             for name in ("c", "C"):
@@ -111,13 +110,13 @@ class Definitions(Recursions):
                 and not says_nothing_of(self.s, parameters, e.side)
                 and not self.says_itself(key, e.side)
             ):
-                self.s.functions.setdefault(key, (parameters, e.side))
+                self.s.defined.functions.setdefault(key, (parameters, e.side))
         for tex, said in self.document.header.table("define").items():
             if is_call(tex):
                 head = self.parse(tex)
                 if head.op == "apply":
                     self.said.add((head.attrs[0], len(head.args)))
-                    self.s.functions[head.attrs[0], len(head.args)] = (head.args, self.parse(str(said)))
+                    self.s.defined.functions[head.attrs[0], len(head.args)] = (head.args, self.parse(str(said)))
 
     @staticmethod
     def says_itself(key: tuple[str, int], x: Formula) -> bool:
@@ -342,7 +341,7 @@ class Definitions(Recursions):
             raise Fault(f"{name} is defined with {', '.join(sorted(extra))}, which its left side doesn't have")
         (settled,) = statement_sides((resolved,), self.s)
         self.add(name, parameters, {"": settled} if pieces else self.both_ways(name, e, settled))
-        self.s.definitions[name] = e
+        self.s.defined.quantities[name] = e
         return True
 
     def fitting(self, sides: tuple[Formula, ...]) -> tuple[Formula, ...]:

@@ -53,7 +53,7 @@ def doubt(paper: Paper, v: Verdict, unread: dict[str, int]) -> str:
 def unread_heads(paper: Paper) -> dict[str, int]:
     """Names that stand on the left of a row that can't be read, and of no other; with its line."""
     found: dict[str, int] = {}
-    said = {n for s in paper.parts for n in (*s.definitions, *s.steps.states, *s.steps.lets, *s.steps.outputs)}
+    said = {n for s in paper.parts for n in (*s.defined.quantities, *s.steps.states, *s.steps.lets, *s.steps.outputs)}
     for r in paper.document.rows:
         if r.kind != "unread":
             continue

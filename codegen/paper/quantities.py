@@ -79,11 +79,11 @@ def plain(
     """Quantities of a document without a recurrence: what it defines, and what is given."""
     setting = found.setting
     names = {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
-    found.definitions = definitions_in(equations, names, kinds)
+    found.defined.quantities = definitions_in(equations, names, kinds)
     given = [
         n
         for n in ordered_names(equations)
-        if n not in found.definitions
+        if n not in found.defined.quantities
         and not is_gradient(n, names)
         and (n not in LOSSES or n in kinds)
         and (n in kinds or n not in said_names(document))
@@ -93,7 +93,7 @@ def plain(
     made = sequences_of(found, equations, kinds)
     given += [n for n in made if n not in given]
     for n in made:
-        found.definitions.pop(n, None)
+        found.defined.quantities.pop(n, None)
     for n in [n for n in given if n not in {*kinds, *made} and is_sequence(n, equations)]:
         given.remove(n)
         if not any(
@@ -182,7 +182,9 @@ def shapes_of_given(
 ) -> tuple[dict[str, Shape], Dims]:
     """Shapes of what is given: as the definitions have them, and then the other equations."""
     names = {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
-    forward = [e for e in found.definitions.values() if not any(is_gradient(n, names) for n in symbols_in(e.side))]
+    forward = [
+        e for e in found.defined.quantities.values() if not any(is_gradient(n, names) for n in symbols_in(e.side))
+    ]
     pairs = [(core(e.head), e.side.T if e.head.op == "transpose" else e.side) for e in forward]
     used = [n for n in given if any(n in {y.attrs[0] for y in walk(s) if y.op == "at"} for p in pairs for s in p)]
     heads = [n for e in forward for n in [core(e.head).attrs[0]] if n not in fixed]
@@ -381,7 +383,7 @@ def set_loss(found: Symbols, equations: Sequence[Equation], resolve: object) -> 
     names = set(ordered_names(equations))
     heads = {core(e.head).attrs[0] for e in equations if e.first and core(e.head).op == "at"}
     terms = []
-    known = [n for n in found.definitions if n in found.setting.quantities or n in found.names]
+    known = [n for n in found.defined.quantities if n in found.setting.quantities or n in found.names]
     asked = [n for n in known if f"d{n}" in names and f"d{n}" not in heads and found.shapes.get(n) is not None]
     made = {found.names[n] for n in asked}
     whole = [n for n in asked if not made_of(found.setting, found.names[n]) & made]

@@ -71,7 +71,7 @@ class Recursions:
         self.s.setting.quantities[own] = Quantity(own, "defined", parameters=(letter,), body=step, start=(first, begin))
         if inverted:
             self.add(name, (t,), {"": inverse(Formula("at", (t,), (own,)))})
-        self.s.definitions[name] = e
+        self.s.defined.quantities[name] = e
         return True
 
     def sequences(self) -> None:
@@ -108,7 +108,7 @@ class Recursions:
                 self.s.unknown[name] = fault.message
                 continue
             setting.quantities[own] = Quantity(own, "defined", parameters=(STEP,), body=step, start=(0, begin))
-            self.s.definitions[name] = next(e for e in steps.equations if core(e.head).attrs[0] == name)
+            self.s.defined.quantities[name] = next(e for e in steps.equations if core(e.head).attrs[0] == name)
 
     def of_all_before(self, name: str, e: Equation, body: Formula) -> bool:
         """A sequence that is defined by all of its values before, or after: w_t = k_t - \\sum_{i=1}^{t-1} w_i (k_i^\\top k_t); or
@@ -138,7 +138,7 @@ class Recursions:
             backwards=step > 0,
         )
         self.s.arity[name] = len(head.args)
-        self.s.definitions[name] = e
+        self.s.defined.quantities[name] = e
         return True
 
     def default_dim(self) -> str:

@@ -144,7 +144,7 @@ class Resolver:
             self.s.guess(f"{name}_0 is the initial state {lower(name)}_0")
             return self.at(Formula("at", x.args, (lower(name),)))
         if found is None:
-            of_function = [body for (f, _), (_, body) in self.s.functions.items() if f == name]
+            of_function = [body for (f, _), (_, body) in self.s.defined.functions.items() if f == name]
             if of_function and not args:  # a function without its arguments, as in a derivative by one of them
                 return self(of_function[0])
             raise Fault(self.unknown(name))
@@ -264,7 +264,7 @@ class Resolver:
         return None
 
     def unknown(self, name: str) -> str:
-        known = sorted({*self.s.names, *self.s.definitions})
+        known = sorted({*self.s.names, *self.s.defined.quantities})
         near = difflib.get_close_matches(name, known, 1, 0.6)
         said = self.s.unknown.get(name)
         if said:
@@ -390,19 +390,19 @@ class Resolver:
             )
         if name == "unit" and len(args) == 1:
             return Formula("unit", (self(args[0]),), ("?",))
-        known = self.s.functions.get((name, len(x.args)))
+        known = self.s.defined.functions.get((name, len(x.args)))
         if known is not None:
             parameters, body = known
             values = x.args
             return self(substitute(body, dict(zip(parameters, values, strict=True))))
         if name in self.s.names or self.define(name, before) is not None:
             return self.visit_product(name, x)
-        counts = [n for f, n in self.s.functions if f == name]
+        counts = [n for f, n in self.s.defined.functions if f == name]
         if counts:
             raise Fault(f"{name} takes {counts[0]} arguments, and has {len(x.args)} here")
         if name in FUNCTIONS:
             raise Fault(f"{name} isn't judged")
-        near = difflib.get_close_matches(name, [*FUNCTIONS, *(f for f, _ in self.s.functions)], 1, 0.5)
+        near = difflib.get_close_matches(name, [*FUNCTIONS, *(f for f, _ in self.s.defined.functions)], 1, 0.5)
         hint = f"; the nearest known function is {near[0]}" if near else ""
         raise Fault(f"the function {name} isn't known{hint}")
 

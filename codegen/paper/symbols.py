@@ -31,25 +31,40 @@ MATRIX_NAMES = set("Phi Psi Gamma Lambda Sigma Omega Theta Delta".split())
 
 
 @dataclass
+class Defined:
+    """What formulas of a document define: functions, by their name and how many arguments they take, and quantities."""
+
+    functions: dict[tuple[str, int], tuple[tuple[Formula, ...], Formula]] = field(default_factory=dict)
+    quantities: dict[str, Equation] = field(default_factory=dict)
+
+
+@dataclass
 class Symbols:
     """The quantities of one part of a document. `rows` are names of matrices whose rows are another name's steps, `chunks` those
     of its chunks; `rowwise` are names that the document writes as rows, and the setting as columns."""
 
     setting: Setting
     steps: Steps
-    recurrence: Any = None
     refused: str = ""  # why the equations of a step make no recurrence
     names: dict[str, str] = field(default_factory=dict)  # of the document -> of the setting
     rowwise: set[str] = field(default_factory=set)
     shapes: dict[str, Shape] = field(default_factory=dict)
     arity: dict[str, int] = field(default_factory=dict)
     guesses: list[str] = field(default_factory=list)
-    functions: dict[tuple[str, int], tuple[tuple[Formula, ...], Formula]] = field(default_factory=dict)
-    definitions: dict[str, Equation] = field(default_factory=dict)
+    defined: Defined = field(default_factory=Defined)
     ranges: dict[str, tuple[Formula, Formula]] = field(default_factory=dict)
     loss: Formula | None = None
-    chunked: bool = False
     unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def recurrence(self) -> Any:
+        """What the equations of a step make, if anything."""
+        return self.setting.recurrence
+
+    @property
+    def chunked(self) -> bool:
+        """Are the steps cut into chunks?"""
+        return LENGTH in self.setting.derived_sizes
 
     def guess(self, said: str) -> None:
         if said not in self.guesses:
@@ -269,7 +284,7 @@ def with_recurrence(
         where = getattr(error, "where", None)  # a place in the code that builds it, and not in the document
         found.refused = str(error).removeprefix(f"{where}: ")
         return found
-    found.recurrence, found.shapes = r, shapes
+    found.shapes = shapes
     found.setting = Setting(name, r)
     for n in (*steps.given, *steps.states, *steps.lets, *steps.outputs):
         found.names[n] = safe(n)

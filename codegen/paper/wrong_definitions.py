@@ -28,7 +28,7 @@ def mark_wrong_definitions(paper: Paper, verdicts: Sequence[Verdict]) -> None:
     """Say in the rows of definitions how many of the formulas with them would be true if they were a step off."""
     for s in paper.parts:
         equal = [v for v in verdicts if v.claim.setting is s.setting and isinstance(v.claim.statement, Equal)]
-        for name, e in s.definitions.items():
+        for name, e in s.defined.quantities.items():
             known = s.names.get(name, "")
             q = s.setting.quantities.get(known)
             if q is None or q.body is None or q.alternatives:

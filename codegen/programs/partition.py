@@ -42,6 +42,45 @@ def partition(p: Program) -> Graph:
     return _Partition(p).graph()
 
 
+class _Operations:
+    """The operations of a program's nodes: one for all nodes that do the same; and names, which nobody has twice."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Operation | AttentionOperation] = {}
+        self.counts: dict[str, int] = {}
+
+    def recurrence(self, r: Recurrence, vector: str | None = None) -> Operation:
+        """The compiled recurrence: one that is known already, where it says the same."""
+        p = lower(r)
+        said = [repr(p.dims), repr(vector), repr([(v.name, v.kind, v.axes, v.default) for v in p.variables])]
+        said += [repr((s.name, s.axes, s.initial.key if s.initial is not None else "")) for s in p.states]
+        said += [f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items())]
+        key = hashlib.sha256("\n".join(said).encode()).hexdigest()
+        if key not in self.known:
+            self.known[key] = Operation(r.name, compile_spec(r), vector)
+        found = self.known[key]
+        assert isinstance(found, Operation)
+        return found
+
+    def attention(self, a: Applied) -> AttentionOperation:
+        """The compiled attention: one that is known already, where it is the same one, given the same."""
+        assert isinstance(a.op, Attention)
+        key = f"attention {id(a.op)} {sorted(a.inputs)} {sorted(a.numbers.items())}"
+        if key not in self.known:
+            known = (op.attention for op in self.known.values() if isinstance(op, AttentionOperation))
+            c = next((x for x in known if x.spec is a.op), None) or compile_attention(a.op)
+            self.known[key] = AttentionOperation(
+                self.unique(a.op.name), c, tuple(a.inputs), tuple(sorted(a.numbers.items()))
+            )
+        found = self.known[key]
+        assert isinstance(found, AttentionOperation)
+        return found
+
+    def unique(self, name: str) -> str:
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return name if self.counts[name] == 1 else f"{name}_{self.counts[name]}"
+
+
 class _Partition:
     def __init__(self, p: Program) -> None:
         self.p, self.r = p.validate(), p.step
@@ -52,8 +91,7 @@ class _Partition:
         self.applied = {q: a for a in p.applied for q in a.outputs.values()}
         self.equations: dict[str, Equation] = {}
         self.aliases: dict[str, str] = {}
-        self.operations: dict[str, Operation | AttentionOperation] = {}
-        self.counts: dict[str, int] = {}
+        self.operations = _Operations()
         self.needs = self._needs()
         self.inner = self._inner()
         self._collect()
@@ -269,10 +307,12 @@ class _Partition:
         equations = [self.equations[q] for q in quantities]
         r, inputs, outputs = self.recurrence(quantities[0], equations)
         dims = {d.name: d.name for d in r.dim_list}
-        return OpNode(quantities[0], self.operation(r), inputs, {s.name: s.name for s in r.states}, outputs, dims)
+        return OpNode(
+            quantities[0], self.operations.recurrence(r), inputs, {s.name: s.name for s in r.states}, outputs, dims
+        )
 
     def _applied_node(self, a: Applied) -> OpNode:
-        op = self._attention(a) if isinstance(a.op, Attention) else self.operation(a.op)
+        op = self.operations.attention(a) if isinstance(a.op, Attention) else self.operations.recurrence(a.op)
         return OpNode(
             next(iter(a.outputs.values())), op, dict(a.inputs), dict(a.states), dict(a.outputs), self._applied_dims(a)
         )
@@ -295,7 +335,7 @@ class _Partition:
         r, inputs, _ = self.recurrence(
             f"{s.name}_system", [y], extra=(Variable(vector, "input", (s.matrix.cols,), s.where),)
         )
-        op = self.operation(r, vector)
+        op = self.operations.recurrence(r, vector)
         step: Any = self.aliases.get(f"{s.name} step", None if s.step is None else s.step)
         del inputs[vector]
         dims = {d.name: d.name for d in r.dim_list}
@@ -314,7 +354,13 @@ class _Partition:
         state = made.states[0].name
         dims = {d.name: d.name for d in r.dim_list}
         return OpNode(
-            s.name, self.operation(r), inputs, {state: state}, {n: s.name for n in outputs}, dims, frozenset((state,))
+            s.name,
+            self.operations.recurrence(r),
+            inputs,
+            {state: state},
+            {n: s.name for n in outputs},
+            dims,
+            frozenset((state,)),
         )
 
     # --- recurrences of nodes ---------------------------------------------------------------------------------------
@@ -353,7 +399,7 @@ class _Partition:
         taken -= set(made_by_ops)
         canonical = {n: _unused("x", taken) for n in made_by_ops}
         made = (Recurrence if state_list else _Map)("part")
-        made.name = self.unique(name)  # which nobody has chosen, and no function is called
+        made.name = self.operations.unique(name)  # which nobody has chosen, and no function is called
         dims_of = self.dims()
         dims = {d.name: d for d in self.r.dim_list}
         for v in self.r.variables:
@@ -382,37 +428,6 @@ class _Partition:
         inputs |= {canonical[n]: n for n in others if n in canonical}
         inputs |= {canonical.get(n, n): n for n in new}
         return made, inputs, outputs
-
-    def operation(self, r: Recurrence, vector: str | None = None) -> Operation:
-        """The compiled recurrence: one that is known already, where it says the same."""
-        p = lower(r)
-        said = [repr(p.dims), repr(vector), repr([(v.name, v.kind, v.axes, v.default) for v in p.variables])]
-        said += [repr((s.name, s.axes, s.initial.key if s.initial is not None else "")) for s in p.states]
-        said += [f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items())]
-        key = hashlib.sha256("\n".join(said).encode()).hexdigest()
-        if key not in self.operations:
-            self.operations[key] = Operation(r.name, compile_spec(r), vector)
-        found = self.operations[key]
-        assert isinstance(found, Operation)
-        return found
-
-    def _attention(self, a: Applied) -> AttentionOperation:
-        """The compiled attention: one that is known already, where it is the same one, given the same."""
-        assert isinstance(a.op, Attention)
-        key = f"attention {id(a.op)} {sorted(a.inputs)} {sorted(a.numbers.items())}"
-        if key not in self.operations:
-            known = (op.attention for op in self.operations.values() if isinstance(op, AttentionOperation))
-            c = next((x for x in known if x.spec is a.op), None) or compile_attention(a.op)
-            self.operations[key] = AttentionOperation(
-                self.unique(a.op.name), c, tuple(a.inputs), tuple(sorted(a.numbers.items()))
-            )
-        found = self.operations[key]
-        assert isinstance(found, AttentionOperation)
-        return found
-
-    def unique(self, name: str) -> str:
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return name if self.counts[name] == 1 else f"{name}_{self.counts[name]}"
 
     def free(self, wish: str) -> str:
         known = (

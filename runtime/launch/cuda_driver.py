@@ -64,6 +64,17 @@ def _driver() -> Any:
     return found
 
 
+class Addresses:
+    """Where tensors begin: numbers at the start of the memory that kernels read; `begins` are those of the last time."""
+
+    def __init__(self, places: Sequence[tuple[int, int]]) -> None:
+        """`places`: slots, at so many bytes."""
+        self.slots = sorted({slot for slot, _ in places})
+        self.begins: list[int] = []
+        self.offsets = [(self.slots.index(slot), offset) for slot, offset in places]
+        self.pack = struct.Struct(f"@{len(places)}Q").pack_into
+
+
 class Kernels:
     """Launches of compiled kernels, for other tensors in the slots of their `Part`s.
 
@@ -89,10 +100,7 @@ class Kernels:
                 else:
                     wanted[-1].append(("number", len(numbers)))
                     numbers.append((kind, value))
-        self.slots = sorted({slot for slot, _ in addresses})
-        self.begins: list[int] = []  # of the last time
-        self.addresses = [(self.slots.index(slot), offset) for slot, offset in addresses]
-        self.pack = struct.Struct(f"@{len(addresses)}Q").pack_into
+        self.addresses = Addresses([*addresses])
         size = 8 * (len(addresses) + len(numbers) + sum(len(x) for x in wanted)) + CONFIG.size * len(launches)
         self.memory = ctypes.create_string_buffer(size)
         begin = ctypes.addressof(self.memory)
@@ -116,11 +124,12 @@ class Kernels:
         self.home: int | None = None  # the stream that the graph is launched on
 
     def __call__(self, slots: list[Tensor]) -> None:
-        begins = [slots[n].data_ptr() for n in self.slots]
+        own = self.addresses
+        begins = [slots[n].data_ptr() for n in own.slots]
         stream = torch._C._cuda_getCurrentRawStream(self.device)
-        if begins != self.begins:
-            self.pack(self.memory, 0, *[begins[n] + offset for n, offset in self.addresses])
-            self.begins = begins
+        if begins != own.begins:
+            own.pack(self.memory, 0, *[begins[n] + offset for n, offset in own.offsets])
+            own.begins = begins
             if self.graph is not None:
                 self.graph.changed = True
         if stream == self.home and not _captured(stream):

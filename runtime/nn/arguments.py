@@ -15,7 +15,8 @@ vectors (as in HGRN), none is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,11 +25,31 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
-from ..op.op import Argument
+from ..attention.arguments import AttentionSignature
+from ..op.op import Argument, Signature
 from ..parallel import tails
 from .calls import AttentionCall, Maps, RecurrentCall
 from .convolution import ShortConvolution
 from .rows import unit
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a signature says of how arguments are made, and their sizes. `heads` and `dims`: how many heads an argument has, and
+    the sizes of its dims. `keys` are divided by their length; `maps`: what takes the place of an argument's last map."""
+
+    signature: Signature | AttentionSignature
+    heads: Mapping[str, int]
+    dims: Mapping[str, int]
+    keys: Collection[Argument]
+    maps: Maps
+    activation: bool
+
+    def shape(self, a: Argument) -> tuple[int, ...]:
+        return (self.heads[a.name], *(self.dims[d] for d in a.dims))
+
+    def channels(self, a: Argument) -> int:
+        return math.prod(self.shape(a))
 
 
 class Arguments(nn.Module):
@@ -47,28 +68,27 @@ class Arguments(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.signature, self.heads, self.dims = call.signature, dict(heads), dict(dims)
-        self.keys, self.maps, self.activation = call.keys, {**call.maps, **maps}, call.activation
-        given = self.signature.arguments
+        own = Recipe(call.signature, dict(heads), dict(dims), call.keys, {**call.maps, **maps}, call.activation)
+        self.recipe, given = own, call.signature.arguments
         self.vectors = [a for a in given if a.kind == "input" and a.dims]
         self.gates = [a for a in given if a.per_step and not a.dims]
         self.wide_decays = [a for a in given if a.kind == "decay" and a.dims]
 
-        channels = sum(self._channels(a) for a in self.vectors)
+        channels = sum(own.channels(a) for a in self.vectors)
         new: Any = {"device": device, "dtype": dtype}
         self.memory = memory
         self.project = nn.Linear(width, channels, bias=False, **new) if channels else None
         self.convolve = ShortConvolution(channels, taps, **new) if channels and taps else None
-        self.gate = nn.Linear(width, sum(self._channels(a) for a in self.gates), **new) if self.gates else None
+        self.gate = nn.Linear(width, sum(own.channels(a) for a in self.gates), **new) if self.gates else None
         self.narrow, self.widen = nn.ModuleDict(), nn.ModuleDict()
         for a in self.wide_decays:
             rank = min(width, max(dims[d] for d in a.dims))
             self.narrow[a.name] = nn.Linear(width, rank, bias=False, **new)
-            self.widen[a.name] = nn.Linear(rank, self._channels(a), bias=False, **new)
+            self.widen[a.name] = nn.Linear(rank, own.channels(a), bias=False, **new)
         self.values = nn.ParameterDict()
         for a in given:
             if a.kind == "parameter" or a.kind.startswith("decay"):
-                self.values[a.name] = nn.Parameter(torch.empty(self._shape(a), **new))
+                self.values[a.name] = nn.Parameter(torch.empty(own.shape(a), **new))
         self._reset_values()
 
     def reset_parameters(self) -> None:
@@ -83,12 +103,12 @@ class Arguments(nn.Module):
     @torch.no_grad()
     def _reset_values(self) -> None:
         """Decays last from `memory[0]` to `memory[1]` steps; vectors are ones, and matrices random."""
-        for a in self.signature.arguments:
+        for a in self.recipe.signature.arguments:
             if a.name not in self.values:
                 continue
             x = self.values[a.name]
             if a.kind.startswith("decay"):
-                x.copy_(_offsets(self._shape(a), self.memory, x.device))
+                x.copy_(_offsets(self.recipe.shape(a), self.memory, x.device))
             elif len(a.dims) < 2:
                 x.fill_(1.0)
             else:
@@ -96,10 +116,10 @@ class Arguments(nn.Module):
 
     def described(self) -> dict[str, str]:
         """What each argument is made by, in words."""
-        return {a.name: self._made_by(a) for a in self.signature.arguments if a.kind != "constant"}
+        return {a.name: self._made_by(a) for a in self.recipe.signature.arguments if a.kind != "constant"}
 
     def _made_by(self, a: Argument) -> str:
-        own = a.name in self.maps
+        own = a.name in self.recipe.maps
         if a.kind in ("parameter", "decay parameter"):
             last = "the map that was given" if own else "-softplus" if a.kind == "decay parameter" else ""
             return ", ".join(x for x in ("a learned number for each head and entry", last) if x)
@@ -112,12 +132,12 @@ class Arguments(nn.Module):
         steps = ["a projection"]
         if self.convolve is not None:
             steps.append(f"a causal convolution over {self.convolve.taps} steps")
-            steps += ["a SiLU"] if self.activation else []
+            steps += ["a SiLU"] if self.recipe.activation else []
         if own:
             steps.append("the map that was given")
         elif a.domain is not None:
             steps.append(_within(*a.domain))
-        elif a in self.keys:
+        elif a in self.recipe.keys:
             steps.append("divided by its length")
         return ", ".join(steps)
 
@@ -126,47 +146,42 @@ class Arguments(nn.Module):
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """(arguments by keyword, new tail of the convolution)."""
         out: dict[str, Tensor] = {}
+        own = self.recipe
         if self.project is not None:
             y = self.project(x)
             if self.convolve is not None:
                 if context_parallel is not None:  # the steps before this segment lie on other ranks
                     tail, cu_seqlens = tails(y, self.convolve.taps - 1, context_parallel, cu_seqlens)
-                y, tail = self.convolve(y, tail, cu_seqlens, silu=self.activation)
-            for a, part in zip(self.vectors, y.split([self._channels(a) for a in self.vectors], -1), strict=True):
-                out[a.key] = self._mapped(a, part.unflatten(-1, self._shape(a)))
+                y, tail = self.convolve(y, tail, cu_seqlens, silu=own.activation)
+            for a, part in zip(self.vectors, y.split([own.channels(a) for a in self.vectors], -1), strict=True):
+                out[a.key] = self._mapped(a, part.unflatten(-1, own.shape(a)))
         if self.gate is not None:
-            parts = self.gate(x).split([self._channels(a) for a in self.gates], -1)
+            parts = self.gate(x).split([own.channels(a) for a in self.gates], -1)
             for a, part in zip(self.gates, parts, strict=True):
                 out[a.key] = self._mapped(a, part)
         for a in self.wide_decays:
-            out[a.key] = self._mapped(a, self.widen[a.name](self.narrow[a.name](x)).unflatten(-1, self._shape(a)))
-        for a in self.signature.arguments:
+            out[a.key] = self._mapped(a, self.widen[a.name](self.narrow[a.name](x)).unflatten(-1, own.shape(a)))
+        for a in own.signature.arguments:
             if a.kind in ("parameter", "decay parameter"):
                 out[a.key] = self._mapped(a, self.values[a.name])
         return out, tail
 
     def _mapped(self, a: Argument, x: Tensor) -> Tensor:
         """What the op is given for a projection of x: see the module's table."""
-        wide = torch.promote_types(x.dtype, torch.float32)
+        own, wide = self.recipe, torch.promote_types(x.dtype, torch.float32)
         if a.kind == "decay":
             x = x.to(wide) + self.values[a.name]
-        if a.name in self.maps:
-            return self.maps[a.name](x)
+        if a.name in own.maps:
+            return own.maps[a.name](x)
         if a.kind.startswith("decay"):
             return -F.softplus(x)
         if a.domain is not None:
             return _between(x, *a.domain)
         if a.kind == "input" and not a.dims:
             return x.sigmoid()
-        if a not in self.keys:
+        if a not in own.keys:
             return x
         return unit(x)
-
-    def _shape(self, a: Argument) -> tuple[int, ...]:
-        return (self.heads[a.name], *(self.dims[d] for d in a.dims))
-
-    def _channels(self, a: Argument) -> int:
-        return math.prod(self._shape(a))
 
 
 def _between(x: Tensor, low: float | None, high: float | None) -> Tensor:

@@ -128,10 +128,10 @@ class Mixer(nn.Module):
                 raise ArgumentError(f"Mixer: heads_of[{n!r}] = {count} must divide heads = {heads}")
         new: Any = {"device": device, "dtype": dtype}
         self.arguments = Arguments(self.call, width, counts, self.sizes, convolution, memory, maps or {}, **new)
-        self.head_width = sum(math.prod(self.sizes[d] for d in dims) for _, dims in self.call.outputs)
-        self.norm = nn.Parameter(torch.ones(self.head_width, **new))
-        self.gate = nn.Linear(width, heads * self.head_width, bias=False, **new) if gate else None
-        self.out = nn.Linear(heads * self.head_width, width, bias=False, **new)
+        of_head = sum(math.prod(self.sizes[d] for d in dims) for _, dims in self.call.outputs)
+        self.norm = nn.Parameter(torch.ones(of_head, **new))
+        self.gate = nn.Linear(width, heads * of_head, bias=False, **new) if gate else None
+        self.out = nn.Linear(heads * of_head, width, bias=False, **new)
 
     def reset_parameters(self) -> None:
         """First values for all parameters, as a new layer has them: after `to_empty`, say."""
@@ -216,7 +216,7 @@ class Mixer(nn.Module):
         if self.gate is not None and in_kernels(o):
             o = gated_rms_norm(o, self.gate(x).unflatten(-1, o.shape[2:]), self.norm, NORM_EPS).flatten(2)
         else:
-            o = (F.rms_norm(o, (self.head_width,), eps=NORM_EPS) * self.norm.to(o.dtype)).flatten(2)
+            o = (F.rms_norm(o, o.shape[-1:], eps=NORM_EPS) * self.norm.to(o.dtype)).flatten(2)
             o = o if self.gate is None else o * F.silu(self.gate(x))
         return self.out(o.to(x.dtype) if autocast_dtype(x.device.type) is None else o)
 

@@ -16,6 +16,20 @@ from .signature import Backend, Signature
 Tensors = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Wants:
+    """What a call's forward pass is to leave: final states, and what its backward pass uses.
+
+    recompute: "auto", "always" or "never", as the public function has it. announced: no more is kept than what the backend
+    announces to save.
+    """
+
+    finals: bool = True
+    needs_backward: bool = True
+    recompute: str = "auto"
+    announced: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """What a call says beside its tensors. heads: H, the largest head count among the arguments. plain: the torch form, where it
@@ -26,12 +40,9 @@ class Call:
     constants: dict[str, float]
     heads: int
     packed: Packed | None = None
-    recompute: str = "auto"
-    needs_backward: bool = True
+    wants: Wants = Wants()
     exchange: Any = None  # how segments of a sequence on other ranks hand on what enters this one
     computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
-    finals: bool = True  # are the final states wanted?
-    announced: bool = False  # is no more kept than what the backend announces to save?
     replays: Replays | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
     deterministic: bool = False  # does what is cut depend on a sequence's length alone?
     one_by_one: bool = False  # does the backend take one head of one sequence after the other?
@@ -41,6 +52,10 @@ class Call:
         """The call as these arguments have it computed: where there are no sequences, steps or heads, by the torch form, so that
         no kernel is ever launched over nothing."""
         return self if self.plain is None or not is_empty(given.values()) else replace(self, backend=self.plain)
+
+    @property
+    def needs_backward(self) -> bool:
+        return self.wants.needs_backward
 
     @property
     def kernels(self) -> Backend:
@@ -103,10 +118,11 @@ def make_call(
     packed: Packed | None,
     precision: str,
     tensors: Sequence[Tensor | None],
-    deterministic: bool = False,
+    deterministic: bool,
+    wants: Wants,
 ) -> Call:
     """A call of a backend."""
     computed = computed_in(signature, name, precision, tensors)
-    call = Call(signature, backends[name], constants, heads, packed, computed=computed, plain=backends["torch"])
+    call = Call(signature, backends[name], constants, heads, packed, wants, computed=computed, plain=backends["torch"])
     call.deterministic, call.one_by_one = deterministic, deterministic and name == "torch"
     return call

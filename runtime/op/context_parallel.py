@@ -22,7 +22,7 @@ from ..parallel.shards import host_boundaries, pieces_of
 from . import debugging
 from .arguments import autocast_dtype, checked, checked_states, states_of
 from .backend_choice import chosen_backend
-from .call import Call, is_empty
+from .call import Call, Wants, is_empty
 from .segment_passes import Job, Parallel, results_of
 from .signature import Backend, Signature, States
 
@@ -186,9 +186,9 @@ class _Prepared:
             pieces = pieces_of(self.boundaries, [*lengths], group.rank)
         torch_form = op.backends["torch"]
         backend = torch_form if is_empty(self.tensors.values()) else op.backends[self.backend]
-        call = Call(op.signature, backend, self.constants, self.sizes["H"], plain=torch_form)
+        wants = Wants(final, self.needs_backward)
+        call = Call(op.signature, backend, self.constants, self.sizes["H"], wants=wants, plain=torch_form)
         call.deterministic = self.deterministic
-        call.needs_backward, call.finals = self.needs_backward, final
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
         count = None if self.boundaries is None else len(self.boundaries) - 1
         names = (*self.tensors, *self.states)

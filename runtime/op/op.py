@@ -17,7 +17,7 @@ from ..launch.varlen import check_starts, packed_of
 from .about import about
 from .arguments import FLOATS, Checked, check_bool, check_call, check_flag, one_of, states_of
 from .backend_choice import chosen_backend
-from .call import Call, is_empty, make_call
+from .call import Call, Wants, is_empty, make_call
 from .chunk_replay import call_by_chunks, step_by_chunks
 from .decode import Step
 from .drafts import commit, draft
@@ -69,8 +69,8 @@ class Known:
         if call is None:
             o, c = self.options, self.checked
             called = c.backend, c.constants, c.sizes["H"], None, o.precision, tensors, o.deterministic
-            call = make_call(s, self.op.backends, *called)
-            call.recompute, call.finals, call.needs_backward = o.recompute, o.finals, wants_gradients(tensors)
+            wants = Wants(o.finals, wants_gradients(tensors), o.recompute)
+            call = make_call(s, self.op.backends, *called, wants)
             if "replays" in call.backend.features and not is_empty(tensors):
                 call.replays = {}
             self.call = call

@@ -26,12 +26,12 @@ SMALL = 1 << 24  # bytes that "auto" keeps beyond what the arguments have
 
 def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
     """`options`, and what is wanted of the forward pass; `again` is that within the backward pass."""
-    options, features = call.options, call.backend.features
+    options, features, wants = call.options, call.backend.features, call.wants
     if "inference" in features:
-        needs: bool | str = again or (call.needs_backward and call.recompute != "always")
-        options["needs_backward"] = "announced" if needs and call.announced and not again else needs
+        needs: bool | str = again or (wants.needs_backward and wants.recompute != "always")
+        options["needs_backward"] = "announced" if needs and wants.announced and not again else needs
     if "finals" in features:
-        options["finals"] = call.finals and not again
+        options["finals"] = wants.finals and not again
     return options
 
 
@@ -177,10 +177,10 @@ class Passes:
     def __post_init__(self) -> None:
         call, s = self.call, self.call.signature
         self.name, self.head_axes, self.outputs = s.name, s.head_axes, len(s.outputs)
-        self.result_head_axes = s.result_head_axes if call.finals else s.result_head_axes[: self.outputs]
+        self.result_head_axes = s.result_head_axes if call.wants.finals else s.result_head_axes[: self.outputs]
         self.starts = None if call.packed is None else call.packed.starts
         self.overwrites = "overwrites" in call.backend.features
-        self.needs_backward = call.needs_backward
+        self.needs_backward = call.wants.needs_backward
 
     @property
     def replays(self) -> Replays | None:
@@ -191,9 +191,9 @@ class Passes:
         return id(self.call.backend), self.call.packed is None, self.call.deterministic
 
     def forward(self, tensors: Sequence[Tensor | None], keep: bool = True) -> tuple[list[Tensor], Tensors | None]:
-        call = self.call if keep else replace(self.call, recompute="always")
+        call = self.call if keep else _recomputing(self.call, "always")
         results, saved = forward_pass(call, tensors)
-        kept = keep and call.needs_backward and keeps(call, tensors, saved)
+        kept = keep and self.needs_backward and keeps(call, tensors, saved)
         return results[: len(self.result_head_axes)], saved if kept else None
 
     def backward(
@@ -203,20 +203,24 @@ class Passes:
         cotangents: Sequence[Tensor | None],
         wanted: Sequence[bool],
     ) -> list[Tensor | None]:
-        if saved is not None and self.call.announced:
+        if saved is not None and self.call.wants.announced:
             saved = _Kept(saved, self.call, tensors)
-        if not self.call.finals:
+        if not self.call.wants.finals:
             cotangents = (*cotangents, *[None] * len(self.call.signature.states))
         return backward_pass(self.call, tensors, saved, cotangents, wanted)
 
     def batched(self, size: int) -> Passes:
-        call = replace(self.call, heads=self.call.heads * max(size, 1), recompute="always", replays=None)
-        return Passes(call)
+        call = replace(self.call, heads=self.call.heads * max(size, 1), replays=None)
+        return Passes(_recomputing(call, "always"))
 
     def starting(self, starts: Tensor) -> Passes:
         packed = self.call.packed
         assert packed is not None
         return Passes(replace(self.call, packed=Packed(starts, packed.count, packed.longest)))
+
+
+def _recomputing(call: Call, recompute: str, **wanted: bool) -> Call:
+    return replace(call, wants=replace(call.wants, recompute=recompute, **wanted))
 
 
 def _named(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Tensors, Maybe]:
@@ -227,8 +231,8 @@ def _named(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Tens
 
 def keeps(call: Call, tensors: Sequence[Tensor | None], saved: Tensors) -> bool:
     """Does this call keep `saved` for its backward pass? "auto" keeps up to the size of the arguments, and a little more."""
-    if call.recompute != "auto":
-        return call.recompute == "never"
+    if call.wants.recompute != "auto":
+        return call.wants.recompute == "never"
     size = sum(x.nbytes for x in saved.values() if x is not None)
     return size <= SMALL + sum(x.nbytes for x in tensors if x is not None)
 
@@ -289,7 +293,7 @@ class _Kept(dict):
         self.call, self.tensors = call, tensors
 
     def __missing__(self, name: str) -> Tensor:
-        call = replace(self.call, recompute="never", needs_backward=True)
+        call = _recomputing(self.call, "never", needs_backward=True)
         saved = forward_pass(call, self.tensors)[1]
         self.update({n: x for n, x in saved.items() if n not in self})
         return saved[name]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..launch.varlen import Packed, block_count, check_values
-from .call import computed_in, make_call, result_types
+from .call import Wants, computed_in, make_call, result_types
 from .passes import Passes
 from .signature import Backend, Signature
 from .torch_library import Given, Layout, Option
@@ -61,9 +61,8 @@ class InLibrary:
         if given.starts is not None:
             packed = Packed(given.starts, given.starts.shape[0] - 1, given.tensors[0].shape[1])
         called = given.constants, x["heads"], packed, x["precision"], given.tensors, x["deterministic"]
-        call = make_call(self.signature, self.backends, x["backend"], *called)
-        call.recompute, call.announced = "never" if x["keep"] else "always", True
-        call.needs_backward = x["keep"]
+        wants = Wants(True, x["keep"], "never" if x["keep"] else "always", announced=True)
+        call = make_call(self.signature, self.backends, x["backend"], *called, wants)
         if "replays" in call.backend.features:
             call.replays = {}
         return Passes(call)

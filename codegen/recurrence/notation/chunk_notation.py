@@ -134,6 +134,25 @@ class _ChunkNames:
         return f"[{n.text(symbol)}]_{{t}} = {n.text(meaning)}" if n.tex else f"[{n.text(symbol)}]_t = {n.text(meaning)}"
 
 
+class _Introduced:
+    """Symbols that formulas introduce on the way, each once: of inverses, of inner quantities and of sums."""
+
+    def __init__(self, symbols: Symbols) -> None:
+        self.symbols = symbols
+        self.inverses: dict[Node, Node] = {}
+        self.inner: dict[Node, Node] = {}
+        self.pending: list[tuple[Node, Node]] = []  # symbols that were introduced since, with what they stand for
+
+    def taken(self) -> list[tuple[Node, Node]]:
+        pending, self.pending = self.pending, []
+        return pending
+
+    def symbol(self, kind: str, axes: tuple[str, ...], meaning: Node) -> Node:
+        symbol = leaf("chunk", self.symbols.numbered(kind), axes)
+        self.pending.append((symbol, meaning))
+        return symbol
+
+
 class _ChunkFormulas:
     """The formulas of one sweep."""
 
@@ -144,10 +163,8 @@ class _ChunkFormulas:
         self.streams = {x.attrs[:2]: x for x in self.chunk.streams}
         self.inner = {x.attrs[:2]: x for x in self.chunk.definitions}
         self.memo: dict[Node, Node] = {}
-        self.inverses: dict[Node, Node] = {}
-        self.inner_symbols: dict[Node, Node] = {}
+        self.introduced = _Introduced(symbols)
         self.crowded = sum(x.op == "inverse" for x in walk(*self.chunk.definitions.values())) > 1
-        self.pending: list[tuple[Node, Node]] = []  # symbols introduced on the way, with what they stand for
         self.solved: dict[tuple, Node] = {}  # inner quantities that have been printed as a solved write
 
     def formulas(self) -> Iterator[Formula]:
@@ -167,7 +184,7 @@ class _ChunkFormulas:
         self, left: Node, node: Node, axes: tuple[str, ...], key: tuple[str, str], meaning: Node | None = None
     ) -> Iterator[Formula]:
         right = self.named(self.visit(node))
-        pending, self.pending = self.pending, []
+        pending = self.introduced.taken()
         yield from self.names.pending
         self.names.pending.clear()
         self.symbols.sides.setdefault(key, (left, right))
@@ -203,7 +220,7 @@ class _ChunkFormulas:
         if x.op in ("mix_mask", "mix_in", "mix_out", "mix_all"):
             return self.decays.transition_symbol(x)
         if x.op == "inverse":
-            if x not in self.inverses:
+            if x not in self.introduced.inverses:
                 symbol = self.visit(x.args[0])
                 axes = (
                     ROW,
@@ -211,10 +228,9 @@ class _ChunkFormulas:
                     *(a for a in x.axes if a not in (ROW, COL)),
                 )  # a channel: each has a system of its own
                 if symbol.op != "leaf":
-                    symbol = leaf("chunk", self.symbols.numbered("solve"), axes)
-                    self.pending.append((symbol, self.named(self.visit(x.args[0]))))
-                self.inverses[x] = make("inverse", (symbol,), (), axes)
-            return self.inverses[x]
+                    symbol = self.introduced.symbol("solve", axes, self.named(self.visit(x.args[0])))
+                self.introduced.inverses[x] = make("inverse", (symbol,), (), axes)
+            return self.introduced.inverses[x]
         if x.op == "leaf":
             kind, name, order = x.attrs
             if x.attrs[:2] in self.streams:
@@ -239,12 +255,11 @@ class _ChunkFormulas:
     def inner_symbol(self, own: Node, value: Node) -> Node:
         """The symbol of an inner quantity: where several writes are solved for, formulas without them grow too long."""
         rows = tuple(a for a in (ROW, COL) if a in own.axes)
-        if own not in self.inner_symbols:
-            name = self.symbols.numbered("inner")
-            symbol = leaf("chunk", name, (*rows, *(a for a in own.axes if a not in rows)))
-            self.inner_symbols[own] = symbol
-            self.pending.append((symbol, self.named(value)))
-        return self.inner_symbols[own]
+        known = self.introduced.inner
+        if own not in known:
+            axes = (*rows, *(a for a in own.axes if a not in rows))
+            known[own] = self.introduced.symbol("inner", axes, self.named(value))
+        return known[own]
 
     # --- what matrix notation can't say -------------------------------------------------------------------------------
 
@@ -264,9 +279,8 @@ class _ChunkFormulas:
         canonical = _renamed(x, dict(zip(steps, (ROW, COL), strict=False)))
         others = tuple(a for a in x.axes if a not in steps)
         if canonical not in self.symbols.sums:
-            name = self.symbols.numbered("sum")
-            self.symbols.sums[canonical] = name
-            self.pending.append((leaf("chunk", name, (*(ROW, COL)[: len(steps)], *others)), canonical))
+            axes = (*(ROW, COL)[: len(steps)], *others)
+            self.symbols.sums[canonical] = self.introduced.symbol("sum", axes, canonical).attrs[1]
         return leaf("chunk", self.symbols.sums[canonical], (*steps, *others))
 
     def wants_indices(self, x: Node) -> bool:

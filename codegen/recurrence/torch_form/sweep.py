@@ -7,7 +7,8 @@ holds: `kept`, `since` and `until` are decays over a chunk, to a read and from a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Text, call, leaf_code
@@ -272,6 +273,45 @@ class Chunked(TorchText):
         return Name(self.streams.text(mask.args[0], logged=True))
 
 
+class _Dependence:
+    """What the quantities of a sweep's chunk program are made of."""
+
+    def __init__(self, definitions: Mapping[Node, Node]) -> None:
+        self.definitions = definitions
+        self.on_states: dict[Node, bool] = {}
+        self.on_nothing: dict[Node, bool] = {}
+
+    def depends(self, x: Node) -> bool:
+        """Does x depend on the incoming states?"""
+        if x not in self.on_states:
+            if x.op == "leaf":
+                kind = x.attrs[0]
+                self.on_states[x] = kind == "state in" or (kind == "inner" and self.depends(self.definition(x)))
+            else:
+                self.on_states[x] = any(self.depends(a) for a in x.args)
+        return self.on_states[x]
+
+    def bare(self, x: Node) -> bool:
+        """Is x the same for all chunks, made of no stream? Weights between states also depend on where the sequence ends."""
+        if x not in self.on_nothing:
+            if x.op == "leaf":
+                self.on_nothing[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
+            else:
+                self.on_nothing[x] = not x.op.startswith("mix_") and all(self.bare(a) for a in x.args)
+        return self.on_nothing[x]
+
+    def definition(self, x: Node) -> Node:
+        return next(n for d, n in self.definitions.items() if d.attrs[1] == x.attrs[1])
+
+
+@dataclass
+class _Kept:
+    """What the loop over chunks keeps of each: values that are used after it, and states before the chunk, by name."""
+
+    values: dict[Node, str] = field(default_factory=dict)
+    entering: dict[str, str] = field(default_factory=dict)
+
+
 class SweepText:
     """The function of one sweep."""
 
@@ -282,13 +322,11 @@ class SweepText:
         self.own: list[str] = []  # of what the function is given, what isn't a tensor
         self.streams = Streams(s.chunk.streams, parent.called)
         self.transitions: dict[tuple[Any, ...], str] = {}
-        self.depends_memo: dict[Node, bool] = {}
-        self.bare_memo: dict[Node, bool] = {}
+        self.made_of = _Dependence(s.chunk.definitions)
         self.pre_text = _Phase(self, self._pre_leaf, "a")
         self.loop_text = _Phase(self, self._loop_leaf, "b")
         self.post_text = _Phase(self, self._post_leaf, "c")
-        self.stacked: dict[Node, str] = {}
-        self.entering: dict[str, str] = {}  # states whose values before each chunk are used
+        self.kept = _Kept()
 
     def made(self) -> Function:
         s, chunk = self.s, self.s.chunk
@@ -305,10 +343,10 @@ class SweepText:
         some = Name(self.streams.any())
         states = tuple(chunk.states)
         for n in self.edges:
-            self.entering[n] = at_boundary(n, s.direction)
+            self.kept.entering[n] = at_boundary(n, s.direction)
         begin = [*self.streams.statements(), *self.pre_text.body]
         body = (*begin, *self._loop(some, lasts), *self.post_text.body)
-        found = (*results, *(Name(self.entering[n]) for n in self.edges), *map(Name, states))
+        found = (*results, *(Name(self.kept.entering[n]) for n in self.edges), *map(Name, states))
         body += (Return(of_code(Items(found, bare=True))),)
         self.own = own_arguments(body, self.parent.c.step.dims)
         way = "forwards" if s.direction > 0 else "backwards"
@@ -317,8 +355,8 @@ class SweepText:
 
     def _loop(self, some: Code, lasts: list[Code]) -> Body:
         """The loop over chunks, which keeps states before each chunk, and what is made of them; `some` has all chunks."""
-        kept = {x: n for n, x in self.entering.items()}
-        made = {f"{name}_all": name for name in self.stacked.values()}
+        kept = {x: n for n, x in self.kept.entering.items()}
+        made = {f"{name}_all": name for name in self.kept.values.values()}
         each: list[Statement] = [_appended(x, n) for x, n in kept.items()]
         each += self.loop_text.body
         each += [_appended(x, n) for x, n in made.items()]
@@ -337,49 +375,27 @@ class SweepText:
             *(assign(name, stacked(x)) for x, name in made.items()),
         )
 
-    # --- leaves of the three phases ---------------------------------------------------------------------------------
-
-    def depends(self, x: Node) -> bool:
-        """Does x depend on the incoming states?"""
-        if x not in self.depends_memo:
-            if x.op == "leaf":
-                kind = x.attrs[0]
-                self.depends_memo[x] = kind == "state in" or (kind == "inner" and self.depends(self.definition(x)))
-            else:
-                self.depends_memo[x] = any(self.depends(a) for a in x.args)
-        return self.depends_memo[x]
-
-    def bare(self, x: Node) -> bool:
-        """Is x the same for all chunks, made of no stream? Weights between states also depend on where the sequence ends."""
-        if x not in self.bare_memo:
-            if x.op == "leaf":
-                self.bare_memo[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
-            else:
-                self.bare_memo[x] = not x.op.startswith("mix_") and all(self.bare(a) for a in x.args)
-        return self.bare_memo[x]
-
-    def definition(self, x: Node) -> Node:
-        return next(n for d, n in self.s.chunk.definitions.items() if d.attrs[1] == x.attrs[1])
+    # --- leaves of the three phases
 
     def _pre_leaf(self, x: Node) -> str | Code:
         if x.op != "leaf":
             return operation_of_chunks(x, self.pre_text, self.streams, self.transitions, self.pre_text.body)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
-        return self.pre_text.value(self.definition(x))
+        return self.pre_text.value(self.made_of.definition(x))
 
     def _loop_leaf(self, x: Node) -> str | Code:
         if x.attrs[0] == "state in":
             return x.attrs[1]
-        return self.loop_text.value(self.definition(x))
+        return self.loop_text.value(self.made_of.definition(x))
 
     def _post_leaf(self, x: Node) -> str | Code:
         if x.attrs[0] == "state in":
-            return self.entering.setdefault(x.attrs[1], at_boundary(x.attrs[1], self.s.direction))
-        node = self.definition(x)
+            return self.kept.entering.setdefault(x.attrs[1], at_boundary(x.attrs[1], self.s.direction))
+        node = self.made_of.definition(x)
         if node in self.loop_text.names:
             name = self.loop_text.names[node]
-            self.stacked[node] = name
+            self.kept.values[node] = name
             return name
         return self.post_text.value(node)
 
@@ -401,9 +417,9 @@ class _Phase(TorchText):
     def value(self, x: Node) -> Code:
         if self.prefix == "a" or x.op in ("const", "number", "size"):
             return super().value(x)
-        if self.sweep.depends(x):
+        if self.sweep.made_of.depends(x):
             return super().value(x)
-        before, bare = self.sweep.pre_text, self.sweep.bare(x)
+        before, bare = self.sweep.pre_text, self.sweep.made_of.bare(x)
         made = before.value(x)
         if not bare and not before.is_name(x):
             name = before.fresh(x)
@@ -416,4 +432,4 @@ class _Phase(TorchText):
         return sorted_axes(of_chunk(leaf_code(before.of_leaf(x))), x.attrs[2])
 
     def names_leaf(self, x: Node) -> bool:
-        return x.attrs[0] != "inner" or self.is_name(self.sweep.definition(x))
+        return x.attrs[0] != "inner" or self.is_name(self.sweep.made_of.definition(x))

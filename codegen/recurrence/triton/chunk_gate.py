@@ -288,7 +288,7 @@ class Memory:
         return B * H * self.steps * prod(self.shape(a.axes))
 
     def owned(self) -> Iterator[tuple[Own, str]]:
-        return ((o, slot) for p in self.k.pieces for o in p.opened.own for slot in o.prologue)
+        return ((o, slot) for p in self.k.pieces for o in p.opened.prologue.own for slot in o.prologue)
 
     def cumulated(self, node: Node) -> np.ndarray:
         """Cumulative sums inside chunks, [B, T, H, ..]."""
@@ -397,11 +397,11 @@ class Memory:
 
     def made_here(self, o: Opened, x: Node) -> bool:
         """Does the kernel make a matrix, and isn't given it?"""
-        return leaf("matrix", x.attrs[1], (ROW, COL)) in o.matrices
+        return leaf("matrix", x.attrs[1], (ROW, COL)) in o.prologue.matrices
 
     def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
         """What is given names before all else."""
-        return o.products, o.prologue
+        return o.prologue.products, o.prologue.definitions
 
     def over(self, x: Node, node: Node, env: Env, sizes: dict[str, int]) -> np.ndarray:
         """A node over the axes of a leaf, as these are ordered there, in each of the chunks."""
@@ -429,13 +429,13 @@ def nodes_of(p: Piece) -> list[Node]:
         o.definitions,
         o.outputs,
         o.states,
-        o.prologue,
-        o.matrices,
-        o.scaled,
-        o.intra,
-        o.products,
+        o.prologue.definitions,
+        o.prologue.matrices,
+        o.prologue.scaled,
+        o.prologue.intra,
+        o.prologue.products,
     ]
-    nodes = [n for x in found for n in x.values()] + [n for s in o.own for n, _, _ in s.terms]
+    nodes = [n for x in found for n in x.values()] + [n for s in o.prologue.own for n, _, _ in s.terms]
     nodes += [n for s in o.sums for n in s.reads.values()] + [rename(s.node, o.rename) for s in p.stores]
     return [at_row(n) for n in nodes]
 
@@ -447,7 +447,7 @@ def prod(shape: tuple[int, ...]) -> int:
 def _compare_prologue(k: Kernel, m: Memory) -> None:
     (piece,) = k.pieces
     o, there = piece.opened, {a.source for a in k.arguments if a.stored}
-    if missing := [x for x in (*o.matrices, *o.scaled, *o.intra) if x not in there]:
+    if missing := [x for x in (*o.prologue.matrices, *o.prologue.scaled, *o.prologue.intra) if x not in there]:
         raise GateError(f"{k.name}: it doesn't store {missing[0].attrs[1]}")
     compare_prologue(k, piece, m)
     for a in k.arguments:
@@ -461,10 +461,10 @@ def compare_prologue(k: Kernel, piece: Piece, m: Memory) -> None:
     stored = {a.source: a for a in k.arguments if a.stored and a.role not in (Role.SUMS, Role.EXTENTS)}
     for at in m.places():
         env, sizes = m.env(piece, at)
-        for x, node in (o.matrices | o.scaled | o.intra).items():
+        for x, node in (o.prologue.matrices | o.prologue.scaled | o.prologue.intra).items():
             if x in stored:
                 m.compare(x, at, m.stored_of(stored[x], at), m.over(x, node, env, sizes))
-        for sums in o.own:
+        for sums in o.prologue.own:
             _compare_own(sums, stored, env, sizes, m, at)
 
 

@@ -89,8 +89,8 @@ class Fused(Swept):
 
     def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
         alone = replace(o, tile=(), definitions={})  # definitions take the inverses that are given
-        prologue = {x: node for x, node in o.prologue.items() if made_here(node, alone)}
-        return o.products, prologue, {x: node for x, node in o.matrices.items() if self.made_here(o, x)}
+        prologue = {x: node for x, node in o.prologue.definitions.items() if made_here(node, alone)}
+        return o.prologue.products, prologue, {x: node for x, node in o.matrices.items() if self.made_here(o, x)}
 
     # --- what it is given
 

@@ -75,10 +75,10 @@ class Blocks(Memory):
     def prologue(self) -> dict[tuple[str, str], int]:
         """What a prologue kernel makes, and for which piece."""
         pieces = [p.opened for p in self.k.pieces]
-        return {x.attrs[:2]: n for n, o in enumerate(pieces) for x in (*o.matrices, *o.scaled)}
+        return {x.attrs[:2]: n for n, o in enumerate(pieces) for x in (*o.prologue.matrices, *o.prologue.scaled)}
 
     def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
-        return o.products, o.prologue, o.matrices, o.scaled, o.intra
+        return o.prologue.products, o.prologue.definitions, o.prologue.matrices, o.prologue.scaled, o.prologue.intra
 
     @property
     def tiles(self) -> int:

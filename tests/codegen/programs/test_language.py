@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
+import sympy
 import torch
 
 from chunkform.codegen.commands.program_kind import generated_module
@@ -11,26 +14,57 @@ from chunkform.codegen.programs.partition import partition
 from chunkform.codegen.programs.pipeline import compile_program
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import DimensionError, NameError_, SpecError
-from chunkform.spec.language import Program, cg, diag, dot, exp, eye, hadamard, neumann, sherman_morrison, sigmoid
+from chunkform.spec.language import (
+    Dim,
+    Matrix,
+    Program,
+    State,
+    cg,
+    diag,
+    dot,
+    exp,
+    eye,
+    hadamard,
+    neumann,
+    sherman_morrison,
+    sigmoid,
+)
 from chunkform.spec.language.rank_one import rank_one_state
 
 
+@dataclass(frozen=True)
 class Parts:
     """A program with a state H that isn't updated yet, and things to update it with."""
 
-    def __init__(self, initial=True):
-        self.p = p = Program("tried")
-        self.d, self.e = p.dims("d e")
-        self.q, self.u, self.w = p.inputs("q u w", self.d)
-        self.v = p.inputs("v", self.e)
-        self.b, self.c = p.inputs("b c")
-        self.beta = p.inputs("beta", sign=">= 0")
-        self.lam, self.mu = p.decay("lam mu")
-        self.a = p.decay("a", self.d)
-        self.s = p.parameters("s", sign="> 0")
-        self.free = p.parameters("free", self.d)
-        self.lamb = p.parameters("lamb", self.d, sign="> 0")
-        self.H = p.state("H", self.d, self.d, initial=self.s * eye(self.d) if initial else None)
+    p: Program
+    d: Dim
+    e: Dim
+    q: Matrix
+    u: Matrix
+    w: Matrix
+    v: Matrix
+    b: sympy.Expr
+    c: sympy.Expr
+    beta: sympy.Expr
+    lam: sympy.Expr
+    mu: sympy.Expr
+    a: Matrix
+    free: Matrix
+    lamb: Matrix
+    H: State
+
+    @classmethod
+    def of(cls, initial=True):
+        p = Program("tried")
+        d, e = p.dims("d e")
+        vectors = *p.inputs("q u w", d), p.inputs("v", e)
+        numbers = *p.inputs("b c"), p.inputs("beta", sign=">= 0")
+        decays = *p.decay("lam mu"), p.decay("a", d)
+        s = p.parameters("s", sign="> 0")
+        learned = p.parameters("free", d), p.parameters("lamb", d, sign="> 0")
+        return cls(
+            p, d, e, *vectors, *numbers, *decays, *learned, p.state("H", d, d, initial=s * eye(d) if initial else None)
+        )
 
     def solve(self, update, matrix=None, method=None):
         self.p.update(self.H, update)
@@ -57,7 +91,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("update", ALLOWED.values(), ids=ALLOWED)
 def test_allowed(update):
-    t = Parts()
+    t = Parts.of()
     x = t.solve(update(t))
     t.p.output("o", x)
     assert partition(t.p).nodes
@@ -79,7 +113,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("update", "said"), REFUSED.values(), ids=REFUSED)
 def test_refused(update, said):
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(SpecError, match=said) as found:
         t.solve(update(t))
     assert "the solve x" in str(found.value)
@@ -87,19 +121,19 @@ def test_refused(update, said):
 
 
 def test_nothing_makes_it_definite():
-    t = Parts(initial=False)
+    t = Parts.of(initial=False)
     with pytest.raises(SpecError, match=r"nothing in H\.next makes it positive definite"):
         t.solve(t.lam * t.H.prev + t.u * t.u.T)
 
 
 def test_a_diagonal_makes_it_definite():
-    t = Parts(initial=False)
+    t = Parts.of(initial=False)
     t.solve(t.lam * t.H.prev + t.u * t.u.T, t.H.next + diag(t.lamb))
 
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_what_is_added_to_a_state_is_part_of_the_matrix(scaled):
-    t = Parts(initial=False)
+    t = Parts.of(initial=False)
     a, b = t.p.let("z", 2 * t.w), t.beta
     matrix = diag(a) * (t.H.next + b * t.u * t.u.T) * diag(a) if scaled else t.H.next + b * t.u * t.u.T
     t.p.output("o", t.solve(t.lam * t.H.prev + t.u * t.u.T, matrix + diag(t.lamb), cg(12)))
@@ -109,13 +143,13 @@ def test_what_is_added_to_a_state_is_part_of_the_matrix(scaled):
 
 
 def test_a_diagonal_that_is_taken_away():
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(SpecError, match="the factor -1"):
         t.solve(t.lam * t.H.prev + t.u * t.u.T, t.H.next - diag(t.lamb))
 
 
 def test_right_sides_and_matrices_have_fitting_shapes():
-    t = Parts()
+    t = Parts.of()
     t.p.update(t.H, t.lam * t.H.prev + t.u * t.u.T)
     with pytest.raises(DimensionError, match="must have the same dim"):
         t.p.solve("x", t.H.next, t.v, cg(3))
@@ -126,13 +160,13 @@ def test_right_sides_and_matrices_have_fitting_shapes():
 
 
 def test_a_state_must_be_updated_first():
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(SpecError, match="before"):
         t.p.solve("x", t.H.next, t.q, cg(3))
 
 
 def test_a_solve_cannot_feed_its_own_matrix():
-    t = Parts()
+    t = Parts.of()
     x = None
     p = t.p
     S = p.state("S", t.d, t.d, initial=eye(t.d))
@@ -160,19 +194,19 @@ def test_a_solve_that_needs_itself_is_refused():
 
 
 def test_sherman_morrison_finds_the_vector_that_is_written():
-    t = Parts()
+    t = Parts.of()
     t.p.update(t.H, t.lam * t.H.prev + t.p.let("z", t.beta * t.u) * t.u.T)
     assert rank_one_state(t.p.step, t.H.next, "x")[2:4] == (t.beta, t.u)
 
 
 def test_sherman_morrison_names_what_it_cannot_invert():
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(SpecError, match="written 2 times"):
         t.solve(t.lam * t.H.prev + t.u * t.u.T + t.w * t.w.T, method=sherman_morrison())
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(SpecError, match="decays by a scalar"):
         t.solve(diag(t.a) * t.H.prev * diag(t.a) + t.u * t.u.T, method=sherman_morrison())
-    t = Parts(initial=False)
+    t = Parts.of(initial=False)
     with pytest.raises(SpecError, match=r"inverts a state such as H\.next"):
         t.solve(t.lam * t.H.prev + t.u * t.u.T, t.H.next + diag(t.lamb), sherman_morrison())
 
@@ -193,20 +227,20 @@ def test_methods_check_their_arguments(make, said):
 
 
 def test_step_sizes():
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(SpecError, match="step size of x"):
         t.solve(t.lam * t.H.prev + t.u * t.u.T, method=neumann(3, step=-1))
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(SpecError, match="has no recurrence of its own"):
         t.solve(diag(t.a) * t.H.prev * diag(t.a) + t.u * t.u.T, method=neumann(3, step="trace"))
-    t = Parts()
+    t = Parts.of()
     x = t.solve(t.lam * t.H.prev + t.u * t.u.T, method=neumann(3, step=sigmoid(t.b)))
     t.p.output("o", x)
     assert partition(t.p).nodes[-1].step == "x_step"
 
 
 def test_apply_checks_what_it_is_given():
-    t = Parts()
+    t = Parts.of()
     with pytest.raises(NameError_, match="it takes k, lam, q, v"):
         t.p.apply("lightning_attention", q=t.q, k=t.u, v=t.v)
     with pytest.raises(DimensionError, match="in the place of"):
@@ -216,7 +250,7 @@ def test_apply_checks_what_it_is_given():
 
 
 def test_a_state_that_no_output_needs():
-    t = Parts()
+    t = Parts.of()
     t.p.update(t.H, t.lam * t.H.prev + t.u * t.u.T)
     t.p.output("o", t.q)
     with pytest.raises(SpecError, match="is never read"):

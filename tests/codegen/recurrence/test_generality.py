@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import sympy
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence import check
@@ -20,8 +22,10 @@ from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.errors import SpecError
 from chunkform.spec.language import (
+    Dim,
     Matrix,
     Recurrence,
+    State,
     absolute,
     cos,
     diag,
@@ -138,18 +142,32 @@ def test_states_in_sequence_are_swept_one_after_the_other() -> None:
 # --- smaller variations ----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Parts:
     """A recurrence to be finished: the usual inputs, and one state over (d, e)."""
 
-    def __init__(self) -> None:
-        self.r = r = Recurrence("variation")
-        self.d, self.e = r.dims("d e")
-        self.q, self.k, self.x = r.inputs("q k x", self.d)
-        self.v, self.u = r.inputs("v u", self.e)
-        self.b, self.c = r.inputs("b c")
-        self.lam = r.decay("lam")
-        self.al, self.be = r.decay("al", self.d), r.decay("be", self.e)
-        self.S = r.state("S", self.d, self.e)
+    r: Recurrence
+    d: Dim
+    e: Dim
+    q: Matrix
+    k: Matrix
+    x: Matrix
+    v: Matrix
+    u: Matrix
+    b: sympy.Expr
+    c: sympy.Expr
+    lam: sympy.Expr
+    al: Matrix
+    be: Matrix
+    S: State
+
+    @classmethod
+    def of(cls) -> Parts:
+        r = Recurrence("variation")
+        d, e = r.dims("d e")
+        inputs = *r.inputs("q k x", d), *r.inputs("v u", e), *r.inputs("b c")
+        decays = r.decay("lam"), r.decay("al", d), r.decay("be", e)
+        return cls(r, d, e, *inputs, *decays, r.state("S", d, e))
 
     def key_of_another(self) -> Matrix:
         """The key, as another state scales it."""
@@ -204,14 +222,14 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("name", AFFINE)
 def test_an_affine_update_is_chunk_parallel(name: str) -> None:
-    p = Parts()
+    p = Parts.of()
     compiled = p.compiled(AFFINE[name](p))
     assert compiled.family == "chunk-parallel", compiled.reason
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_any_output_of_reads_is_chunk_parallel(name: str) -> None:
-    p = Parts()
+    p = Parts.of()
     p.r.update(p.S, p.lam * p.S.prev + p.b * p.k * (p.v - p.S.prev.T * p.k).T)
     p.r.output("o", OUTPUTS[name](p))
     compiled = compile_spec(p.r)
@@ -237,7 +255,7 @@ ENTRY_BY_ENTRY = ("a decay that may be negative", "entries that decay one by one
 @pytest.mark.parametrize("name", NOT_AFFINE)
 def test_what_is_not_affine_says_why(name: str) -> None:
     make, reason, term = NOT_AFFINE[name]
-    p = Parts()
+    p = Parts.of()
     compiled = p.compiled(make(p))
     assert compiled.family == ("segment-parallel" if name in ENTRY_BY_ENTRY else "sequential")
     assert reason in compiled.reason and term in compiled.reason
@@ -255,7 +273,7 @@ def test_the_delta_rule_costs_the_same_however_it_is_written() -> None:
     ]
     found = []
     for update, output in spelled:
-        p = Parts()
+        p = Parts.of()
         compiled = p.compiled(update(p), output(p))
         (write,) = compiled.form.state("S").writes
         assert write.leaf is not None
@@ -264,7 +282,7 @@ def test_the_delta_rule_costs_the_same_however_it_is_written() -> None:
 
 
 def test_a_state_that_stands_alone_is_in_the_line_of_its_equation() -> None:
-    p = Parts()
+    p = Parts.of()
     Q = p.r.state("Q", p.d, p.d)
     read = p.r.let("read", Q.prev * p.k)
     p.r.update(Q, Q.prev.T)
@@ -275,7 +293,7 @@ def test_a_state_that_stands_alone_is_in_the_line_of_its_equation() -> None:
 
 def test_a_square_state_that_is_read_from_its_other_side_says_so() -> None:
     """S' = S + u (v - S u)^T has the transposed state in it, and is affine all the same."""
-    p = Parts()
+    p = Parts.of()
     Q = p.r.state("Q", p.d, p.d)
     p.r.update(Q, Q.prev / 2 + p.k * (p.q - Q.prev * p.k).T)
     compiled = p.compiled(p.S.prev + (Q.prev * p.k) * p.v.T)
@@ -283,7 +301,7 @@ def test_a_square_state_that_is_read_from_its_other_side_says_so() -> None:
 
 
 def test_a_matrix_times_the_state_has_no_form_over_chunks() -> None:
-    p = Parts()
+    p = Parts.of()
     A = p.r.inputs("A", p.d, p.d)
     compiled = p.compiled(A * p.S.prev + p.k * p.v.T)
     assert compiled.family == "segment-parallel" and "full matrix" in compiled.reason
@@ -298,14 +316,14 @@ def test_a_vector_may_be_corrected_by_a_number_that_is_read_of_it() -> None:
 
 
 def test_a_matrix_of_inputs_may_be_read_with() -> None:
-    p = Parts()
+    p = Parts.of()
     A = p.r.parameter("A", p.d, p.d)
     compiled = p.compiled(p.S.prev + (A * p.k) * p.v.T, p.S.next.T * (A.T * p.q))
     assert compiled.family == "chunk-parallel"
 
 
 def test_what_has_values_for_positive_arguments_alone_is_checked_with_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = Parts()
+    p = Parts.of()
     A = p.r.state("A", p.d)
     p.r.update(A, p.lam * A.prev + p.k**2)
     compiled = p.compiled(p.lam * p.S.prev + log(A.next) * p.v.T)

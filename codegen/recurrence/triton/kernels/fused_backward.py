@@ -108,7 +108,8 @@ def fused_backward(plan: Plan, fused: Fused, given: Iterable[str]) -> FusedBackw
         return None
     parts = {k: opened(s, True) for k, s in sweeps.items()}
     if any(
-        o.rename or o.products or o.scaled or o.intra or len(o.tile) != 1 or len(o.full) != 1 for o in parts.values()
+        o.rename or o.prologue.products or o.prologue.scaled or o.prologue.intra or len(o.tile) != 1 or len(o.full) != 1
+        for o in parts.values()
     ):
         return None
     first = next(k for k, s in sweeps.items() if s.states == (gradient.name,))
@@ -343,7 +344,7 @@ def _gradient_before(
 
 
 def _tiles(o: Opened, name_of: NameOf) -> WholeTiles:
-    tiles = WholeTiles(Scope.of(o, {**o.prologue, **o.definitions}, name_of, sweeps=True))
+    tiles = WholeTiles(Scope.of(o, {**o.prologue.definitions, **o.definitions}, name_of, sweeps=True))
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, replace(o, tile=()))}
     tiles.head = tiles.body  # what is loaded takes registers from there on: that is where it is used
     tiles.parted = True  # nothing that sums read is rounded: they cancel nothing
@@ -389,7 +390,7 @@ def _is_free(nodes: Iterable[Node], t: FusedBackward, o: Opened) -> bool:
     """Are nodes made of nothing that the sweeps make?"""
     made = {x.attrs[:2] for other in t.opened.values() for x in other.outputs}
     streams = {y.attrs[1]: n for y, n in o.streams.items()}
-    named = {d.attrs[1]: n for d, n in (*o.prologue.items(), *o.definitions.items())}
+    named = {d.attrs[1]: n for d, n in (*o.prologue.definitions.items(), *o.definitions.items())}
     for x in walk(*nodes):
         if x.op != "leaf":
             continue

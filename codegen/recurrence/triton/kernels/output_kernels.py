@@ -65,7 +65,7 @@ def output_kernel(
     tiles = Tiles(Scope.of(first, {}, name_of))
     tiles.names.add("tile")
     tiles.by_range = []
-    tiles.split = by_channel(*(n for x in sweeps_read for n in x.opened.intra.values()))
+    tiles.split = by_channel(*(n for x in sweeps_read for n in x.opened.prologue.intra.values()))
     tiles.apart = {} if any(spans[n][0].decay_axes for n in whole) else None
     late = {f"{n}.late" for n in whole}
     sums: dict[str, list[Code]] = {}  # by state: what its state-adjoint product is the sum of
@@ -189,7 +189,10 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     in_tiles = len(axes) > 1 and bool(used)
     tiled = channels or (axes[1] if in_tiles else None)
     full = tuple(a for a in axes if a != tiled) if in_tiles else axes
-    decays = {x: stage.streams[x] for x in decays_of(stage, *ahead.products.values(), *ahead.scaled.values())}
+    decays = {
+        x: stage.streams[x]
+        for x in decays_of(stage, *ahead.prologue.products.values(), *ahead.prologue.scaled.values())
+    }
     tiles = Tiles(Scope(full, (tiled,) if tiled is not None else (), 1, decays, streams, stage.definitions, name_of))
     tiles.names.add("tile")
     if channels is not None:
@@ -266,11 +269,11 @@ def _apart(x: Node, tiles: Tiles) -> Node:
 
 def _next_tiles(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) -> Tiles:
     """Tiles for the next piece of a kernel, which know what is loaded, and what is named."""
-    tiles = Tiles(Scope.of(o, {**o.prologue, **o.definitions}, name_of))
+    tiles = Tiles(Scope.of(o, {**o.prologue.definitions, **o.definitions}, name_of))
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, o)}
     tiles.precise = tiles.parted = fine is not None
     tiles.fine = fine
-    tiles.intra, tiles.by_range = {x.attrs[1]: n for x, n in o.intra.items()}, before.by_range
+    tiles.intra, tiles.by_range = {x.attrs[1]: n for x, n in o.prologue.intra.items()}, before.by_range
     tiles.split, tiles.apart = before.split, before.apart
     tiles.names |= before.names
     tiles.arguments, tiles.head, tiles.body, tiles.loads = before.arguments, before.head, before.body, before.loads

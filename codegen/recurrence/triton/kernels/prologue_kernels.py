@@ -63,9 +63,9 @@ def intra_chunk_kernel(
     """What needs no state, for each chunk on its own. It makes the sums of the decays `making` itself, of which nothing else
     needs more than those of whole chunks: as it takes each chunk as of a small decay range, and finds out on the way, all sums of
     those that aren't are stored for the kernel that takes these once more."""
-    tiles = Tiles(Scope.of(o, o.prologue, name_of))
+    tiles = Tiles(Scope.of(o, o.prologue.definitions, name_of))
     tiles.by_range, tiles.fine, tiles.divided = [], fine, _divided(o)
-    tiles.split = by_channel(*o.matrices.values(), *o.products.values(), *o.intra.values())
+    tiles.split = by_channel(*o.matrices.values(), *o.prologue.products.values(), *o.prologue.intra.values())
     blocks: list[Statement] = []
     parts: list[str] = []
     for axis in (*o.full, *o.tile):
@@ -81,9 +81,9 @@ def intra_chunk_kernel(
             mask = Either(Literal(None), Name("SMALL_RANGE"), large_range)
         tiles.body.append(StoreTo(matrix_place(target), v.over((ROW, COL)), mask, tiles.note(node)))
     before, tiles.body = tiles.body, []
-    for own in o.own:
+    for own in o.prologue.own:
         _store_own(own, tiles, name_of)
-    own_stores = [If(Name("SMALL_RANGE"), tuple(tiles.body))] if tiles.split and o.own else tiles.body
+    own_stores = [If(Name("SMALL_RANGE"), tuple(tiles.body))] if tiles.split and o.prologue.own else tiles.body
     tiles.body = [*before, *own_stores]
     sums: list[Statement] = []
     for axis in o.tile:
@@ -112,7 +112,7 @@ def intra_chunk_kernel(
         pieces=(Piece(o),),
         making=making,
         loads=tuple(x for x in loaded_tiles(tiles) if x[1] not in (None, ROW)) if queues else (),
-        few=len(o.products) <= SUMMED if parts else not queues and wide <= FEW,
+        few=len(o.prologue.products) <= SUMMED if parts else not queues and wide <= FEW,
         queues=queues,
     )
 
@@ -121,7 +121,11 @@ def _divided(o: Opened) -> frozenset[Node]:
     """Products over steps of a chunk whose columns or rows are divided by sums that may cancel: these grow without bound, and
     with them what a product rounds."""
     quotients = {x.attrs[:2] for x, node in o.origins.items() if cancelling_divisors([node])}
-    nodes = (*o.prologue.values(), *o.matrices.values(), *(term[0] for own in o.own for term in own.terms))
+    nodes = (
+        *o.prologue.definitions.values(),
+        *o.matrices.values(),
+        *(term[0] for own in o.prologue.own for term in own.terms),
+    )
     scaled = [
         x for x in walk(*nodes) if x.op == "mul" and any(f.op == "leaf" and f.attrs[:2] in quotients for f in x.args)
     ]
@@ -155,8 +159,8 @@ def _by_blocks(
     axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str], making: frozenset[str]
 ) -> list[Statement]:
     """Contractions over an axis with a decay of its own, and quantities times decays, in blocks of the axis."""
-    products = {x: n for x, n in o.products.items() if n.attrs[0] == axis}
-    scaled = {x: n for x, n in o.scaled.items() if axis in x.axes}
+    products = {x: n for x, n in o.prologue.products.items() if n.attrs[0] == axis}
+    scaled = {x: n for x, n in o.prologue.scaled.items() if axis in x.axes}
     if not products and not scaled:
         return []
     parts.append(axis)
@@ -200,7 +204,7 @@ def _reach(axis: str, made: str, d: Node, tiles: Tiles) -> Statement:
 
 def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str]) -> list[Statement]:
     """What reads take of the writes of their own chunk, where the decay runs along the kept axis, in blocks of it."""
-    intra = {x: n for x, n in o.intra.items() if axis in x.axes}
+    intra = {x: n for x, n in o.prologue.intra.items() if axis in x.axes}
     if not intra:
         return []
     if axis not in parts:

@@ -139,7 +139,7 @@ def in_order(
         among = max(
             (len(s) for s in sums if any(x.attrs[1] == y.attrs[1] for z in s for y in walk(z) if is_read(y))), default=0
         )
-        made = node_replace(sweep.opened.outputs[x], {y: n for y, n in sweep.opened.intra.items()})
+        made = node_replace(sweep.opened.outputs[x], {y: n for y, n in sweep.opened.prologue.intra.items()})
         return -among, len(terms_of(made))
 
     reads = sorted(((x, y) for x in sweeps for y in x.opened.outputs), key=rank)

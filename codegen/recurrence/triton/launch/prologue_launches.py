@@ -219,22 +219,27 @@ class PrologueLaunches(PassValues):
     ) -> None:
         """The prologue kernel of sweep k, for what no kernel has made for these gradients yet; and, as it is at it, matrices of
         later sweeps."""
-        made = [*o.matrices, *o.scaled, *o.intra]
-        prologue = [x for x in made if not wanted <= self.of_prologue.get(self.names(x), set())]
-        sums = [x for x in o.own if not wanted <= self.of_prologue.get(f"{x.state} {x.place}", set())]
+        made = o.prologue
+        prologue = [
+            x
+            for x in (*made.matrices, *made.scaled, *made.intra)
+            if not wanted <= self.of_prologue.get(self.names(x), set())
+        ]
+        sums = [x for x in made.own if not wanted <= self.of_prologue.get(f"{x.state} {x.place}", set())]
         if not prologue and not sums:
             return
-        some = replace(
-            o,
+        here = replace(
+            made,
             own=sums,
-            matrices={x: n for x, n in o.matrices.items() if x in prologue},
-            scaled={x: n for x, n in o.scaled.items() if x in prologue},
-            intra={x: n for x, n in o.intra.items() if x in prologue},
+            matrices={x: n for x, n in made.matrices.items() if x in prologue},
+            scaled={x: n for x, n in made.scaled.items() if x in prologue},
+            intra={x: n for x, n in made.intra.items() if x in prologue},
         )
+        some = replace(o, prologue=here)
         for j, later in ((j, x) for j, x in self.opened.items() if j > k):
             for x, node in self.wants.matrices_early(some, later, k).items():
                 if self.names(x) not in self.of_prologue:
-                    some.matrices[x] = node
+                    some.prologue.matrices[x] = node
                     prologue.append(x)
                     wanted = wanted | (self.wants.wanted_by(j) if self.backward else wanted)
         for own in sums:
@@ -271,7 +276,8 @@ class PrologueLaunches(PassValues):
         """The prologue kernel of one that takes blocks, for what that one doesn't make itself; `precise` ones are float32."""
         if not prologue:
             return
-        some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in prologue}, intra={}, own=[])
+        matrices = {x: n for x, n in o.matrices.items() if x in prologue}
+        some = replace(o, prologue=replace(o.prologue, matrices=matrices, intra={}, own=[]))
         kernel = intra_chunk_kernel(name, some, self.names, self.fine)
         self._inputs(kernel, "block_")
         made: list[Statement] = []
@@ -289,7 +295,9 @@ class PrologueLaunches(PassValues):
         """Reads of which numbers of each step are made that something is divided by or multiplied with, as <do, y> is: they stay
         float32 where they lie, since terms of gradients cancel that have such a number and that have not."""
         made = [
-            x for o in self.opened.values() for x in (*o.streams.values(), *o.origins.values(), *o.prologue.values())
+            x
+            for o in self.opened.values()
+            for x in (*o.streams.values(), *o.origins.values(), *o.prologue.definitions.values())
         ]
         sums = {y for x in made for y in walk(x) if y.op == "sum" and not set(y.axes) - {ROW, COL}}
         return frozenset(y for x in sums for y in walk(x) if y.op == "leaf" and y.attrs[0] == "read")
@@ -329,7 +337,7 @@ class PrologueLaunches(PassValues):
             if made:
                 loads[k] = set().union(*(_wide_leaves(n, source) for n, source in made.values()))
         for k, o in sweeps.items():
-            for own in list(o.own):
+            for own in list(o.prologue.own):
                 parts: dict[int, list[tuple[Node, str, str]]] = {}
                 for term in own.terms:
                     needs = _wide_leaves(term[0], o)
@@ -341,11 +349,11 @@ class PrologueLaunches(PassValues):
                     best = min(more, key=lambda j: more[j], default=k)
                     parts.setdefault(best if more.get(best, 2) < 2 else k, []).append(term)
                 if set(parts) != {k}:
-                    o.own.remove(own)
+                    o.prologue.own.remove(own)
                     order = sorted(parts)
                     for j, share in zip(order, owned(own.prologue, [parts[j] for j in order]), strict=True):
                         share.source = None if j == k else o
-                        sweeps[j].own.append(share)
+                        sweeps[j].prologue.own.append(share)
 
     def _makes(self, sweep: Sweep, o: Opened, walk: Kernel) -> frozenset[str]:
         """The decays whose sums the prologue kernel of a sweep makes: where nothing else needs more than those of whole chunks,
@@ -354,7 +362,7 @@ class PrologueLaunches(PassValues):
         alone = (
             len(self.schedule.sweeps) == 1 and not self.from_checkpoints and not feeds_back(sweep.group, sweep.solve)
         )
-        if self.backward or not alone or len(o.products) != 1 or o.intra:
+        if self.backward or not alone or len(o.prologue.products) != 1 or o.prologue.intra:
             return frozenset()
         decays = [x for x in o.decays.values() if x.op == "leaf" and x.attrs[0] == "decay" and x.axes]
         return frozenset(self.names(x) for x in decays) - walk.inside

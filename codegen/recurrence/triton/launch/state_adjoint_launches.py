@@ -91,9 +91,9 @@ class StateAdjointLaunches(PrologueLaunches):
         stage, ahead = hoisted(stage, channels, streams)
         wanted = set().union(*(self.wants.paired(x.attrs[1]) for x in stage.outputs))
         prologue = sum(x.name.startswith(f"{self.kind}_prologue_unroll") for x in self.kernels) + 1
-        made_ahead = {**ahead.matrices, **ahead.scaled}
+        made_ahead = {**ahead.prologue.matrices, **ahead.prologue.scaled}
         self._launch_prologue_by_intervals(
-            ahead, made_ahead, wanted, f"{self.kind}_prologue_unroll_{prologue}", frozenset(ahead.matrices)
+            ahead, made_ahead, wanted, f"{self.kind}_prologue_unroll_{prologue}", frozenset(ahead.prologue.matrices)
         )
         for part in [stage] if channels is not None else _parts_of(stage):
             number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1

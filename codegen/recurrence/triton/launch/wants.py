@@ -67,7 +67,7 @@ class Wants:
         claimed = set[tuple[str, str]]()
         for k, o in self.opened.items():
             made = {(x, k): n for x, n in o.matrices.items() if x.attrs[:2] not in claimed}
-            if made or o.scaled or o.intra or o.own:
+            if made or o.prologue.scaled or o.prologue.intra or o.prologue.own:
                 some = replace(o, streams={**o.streams}, decays={**o.decays})
                 for j, later in ((j, x) for j, x in self.opened.items() if j > k):
                     early = self.matrices_early(some, later, k)
@@ -231,7 +231,9 @@ class Wants:
 
 def plain(o: Opened, later: Opened) -> bool:
     """May the kernel that makes matrices of one make those of the other?"""
-    return not (o.rename or later.rename or any((x.scaled or x.intra or x.products) for x in (o, later)))
+    return not (
+        o.rename or later.rename or any((x.scaled or x.intra or x.products) for x in (o.prologue, later.prologue))
+    )
 
 
 def streams_of(o: Opened, nodes: list[Node]) -> dict[Node, Node]:

@@ -160,7 +160,7 @@ def _pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
     channel, and one kernel reads all that is read with no prologue; or else where writes depend on reads, as sweeps that
     make more of such a state spill registers."""
     read = [opened(s, True) for s in from_checkpoints.values()]
-    if any(y.op == "leaf" and y.attrs[0] == "product" for o in read for y in walk(*o.intra.values())):
+    if any(y.op == "leaf" and y.attrs[0] == "product" for o in read for y in walk(*o.prologue.intra.values())):
         return False  # such a sum has the decays of both axes, of which the kernel has but a tile of one
     alone = len({o.tile for o in read}) == 1 and not any(made_in_prologue(o) for o in read)
     return alone or any(s.solve for s in sweeps.values())
@@ -196,7 +196,7 @@ def _waits(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep], own: fr
 def _taken_whole(o: Opened) -> Iterator[Node]:
     """What a kernel that reads at checkpoints loads, but for what its programs have in registers: numbers and tiles of steps."""
     made_of = {x.attrs[1]: node for x, node in (o.decays | o.streams).items()}
-    intra = (*o.matrices.values(), *o.scaled.values(), *o.intra.values())
+    intra = (*o.matrices.values(), *o.prologue.scaled.values(), *o.prologue.intra.values())
     found = [y for y in walk(*intra) if y.op == "leaf"]
     reads = (x for s in o.sums for x in s.reads.values())
     for y in walk(*o.outputs.values(), *o.definitions.values(), *reads):

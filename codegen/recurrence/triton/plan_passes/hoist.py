@@ -99,13 +99,26 @@ def owned(prologue: dict[str, Node], parts: list[list[tuple[Node, str, str]]]) -
 
 
 @dataclass
-class Opened:
-    """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the prologue kernel of it.
+class Prologue:
+    """What the prologue kernel of a sweep makes: `matrices` over the steps of a chunk, `scaled` quantities over an axis, which
+    are multiplied with decays, `intra`, and sums that are its `own`. `definitions` are for these.
 
     `intra` are sums over the writes of a chunk with a decay along the kept axis, or sums of such. `products` are contractions
-    over an axis with a decay of its own: leaves of kind `product`, computed block by block. `rename` gives the axes of square
-    states names that tell the contracted one from the kept one.
+    over an axis with a decay of its own: leaves of kind `product`, computed block by block.
     """
+
+    definitions: dict[Node, Node] = field(default_factory=dict)
+    matrices: dict[Node, Node] = field(default_factory=dict)
+    scaled: dict[Node, Node] = field(default_factory=dict)
+    intra: dict[Node, Node] = field(default_factory=dict)
+    products: dict[Node, Node] = field(default_factory=dict)
+    own: list[Own] = field(default_factory=list)
+
+
+@dataclass
+class Opened:
+    """`definitions`, `outputs` and `states` are for the sweep; `prologue` is what is made before it. `rename` gives the axes of
+    square states names that tell the contracted one from the kept one."""
 
     full: tuple[str, ...]
     tile: tuple[str, ...]
@@ -117,13 +130,13 @@ class Opened:
     definitions: dict[Node, Node] = field(default_factory=dict)
     outputs: dict[Node, Node] = field(default_factory=dict)
     states: dict[str, Node] = field(default_factory=dict)
-    prologue: dict[Node, Node] = field(default_factory=dict)  # definitions of the prologue kernel
-    matrices: dict[Node, Node] = field(default_factory=dict)
-    scaled: dict[Node, Node] = field(default_factory=dict)
-    intra: dict[Node, Node] = field(default_factory=dict)
-    products: dict[Node, Node] = field(default_factory=dict)
+    prologue: Prologue = field(default_factory=Prologue)
     sums: list[Sums] = field(default_factory=list)
-    own: list[Own] = field(default_factory=list)
+
+    @property
+    def matrices(self) -> dict[Node, Node]:
+        """Those over the steps of a chunk that the prologue kernel makes."""
+        return self.prologue.matrices
 
     @property
     def wide(self) -> frozenset[str]:
@@ -137,7 +150,8 @@ class Opened:
 
     @property
     def of_prologue(self) -> tuple[Node, ...]:
-        return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.own for x in s.prologue.values()))
+        made = self.prologue
+        return (*made.matrices, *made.scaled, *made.intra, *(x for s in made.own for x in s.prologue.values()))
 
 
 CHEAP = ("abs", "relu", "sign", "step")  # functions that take an instruction or two
@@ -231,7 +245,7 @@ class _Opening:
     def run(self) -> Opened:
         chunk, out = self.sweep.chunk, self.out
         raw = {self.named(x): self.open(self.named(node)) for x, node in chunk.definitions.items()}
-        out.prologue = raw
+        out.prologue.definitions = raw
         self.dense = self.dense or self.many(raw)
         out.definitions = {x: self.hoist(node) for x, node in raw.items()}
         for x, node in chunk.outputs.items():
@@ -241,7 +255,7 @@ class _Opening:
         out.sums = [self.sums(boundary) for boundary in self.sweep.boundary_sums]
         self.join()
         self.prune()
-        out.own = [x for s in out.sums if s.prologue for x in owned(s.prologue, [s.own])]
+        out.prologue.own = [x for s in out.sums if s.prologue for x in owned(s.prologue, [s.own])]
         return out
 
     def many(self, definitions: dict[Node, Node]) -> bool:
@@ -342,10 +356,10 @@ class _Opening:
         """x with leaves in place of what the prologue kernel computes."""
         if x.op == "leaf" and x.attrs[0] == "inner":
             base = self.base(x)
-            if self.out.prologue[base].op == "inverse":
+            if self.out.prologue.definitions[base].op == "inverse":
                 if len(x.axes) > 2:
                     raise CannotPrint("each channel has a triangular matrix of its own")
-                self.out.matrices[leaf("matrix", base.attrs[1], base.attrs[2])] = base
+                self.out.prologue.matrices[leaf("matrix", base.attrs[1], base.attrs[2])] = base
                 return leaf("matrix", x.attrs[1], x.attrs[2])
             return x
         if x.op == "sum":
@@ -355,7 +369,7 @@ class _Opening:
                 return solved
             if b in self.out.full and any(f.op == "decay_mask" and b in f.axes for f in factors):
                 node = leaf("matrix", x.key[:12], x.axes)
-                self.out.matrices[node] = x
+                self.out.prologue.matrices[node] = x
                 return node
             if (
                 b == COL
@@ -363,7 +377,7 @@ class _Opening:
                 and any(f.op == "decay_mask" and set(f.axes) & set(self.out.tile) for f in factors)
             ):
                 node = leaf("intra", x.key[:12], (ROW, *(a for a in x.axes if a != ROW)))
-                self.out.intra[node] = x
+                self.out.prologue.intra[node] = x
                 return node
             if b == COL and self.dense:
                 inside = [f for f in factors if set(f.axes) <= {ROW, COL} and self.free(f)]
@@ -395,7 +409,7 @@ class _Opening:
             return None
         core = add(*(core for *_, core in parts))
         matrix = leaf("matrix", core.key[:12], (ROW, COL))
-        self.out.matrices[matrix] = core
+        self.out.prologue.matrices[matrix] = core
         right = rename(mul(*(f for f in factors if f is not x)), {COL: ROW})
         axes = tuple(a for a in x.axes if a != COL)
         decays, edges = [y for m in masks for y in m.args], [edge for m in masks for edge in m.attrs[:2]]
@@ -403,7 +417,7 @@ class _Opening:
 
     def base(self, x: Node) -> Node:
         """A definition's leaf, with its axes as they are defined."""
-        return next(d for d in self.out.prologue if d.attrs[1] == x.attrs[1])
+        return next(d for d in self.out.prologue.definitions if d.attrs[1] == x.attrs[1])
 
     def inward(self, x: Node) -> Node:
         """A product with numbers of each read's step moved into the one sum over writes that it has, so that they become part of
@@ -420,7 +434,7 @@ class _Opening:
         """The leaf of a matrix that the prologue kernel makes, perhaps as the transposed one of another sweep."""
         turn = turned(node)
         node, axes = (node, (ROW, COL)) if turn is None else (turn, (COL, ROW))
-        self.out.matrices[leaf("matrix", node.key[:12], (ROW, COL))] = node
+        self.out.prologue.matrices[leaf("matrix", node.key[:12], (ROW, COL))] = node
         return leaf("matrix", node.key[:12], axes)
 
     def free(self, x: Node) -> bool:
@@ -432,7 +446,7 @@ class _Opening:
         )
 
     def definition(self, x: Node) -> Node:
-        return self.out.prologue[self.base(x)]
+        return self.out.prologue.definitions[self.base(x)]
 
     def scale(self, body: Node) -> Node:
         """A product with decays over a state's axes in it, with one leaf for what is over each of these axes."""
@@ -444,7 +458,7 @@ class _Opening:
             if all(self.free(g) for g in inside):
                 node = mul(*inside)
                 x = leaf("scaled", node.key[:12], (ROW, *(a for a in f.axes if a != ROW)))
-                self.out.scaled[x] = node
+                self.out.prologue.scaled[x] = node
                 factors = [x, *(g for g in factors if g not in inside)]
         return mul(*factors)
 
@@ -466,14 +480,14 @@ class _Opening:
             alone: dict[tuple[str, ...], dict[Node, Node]] = {}
             for term in x.args:
                 c, core = split_constant(term)
-                if core in out.intra and uses[term] == uses[core] == named[core.attrs[:2]] == 1:
-                    alone.setdefault(core.axes, {})[term] = mul(c, out.intra[core])
+                if core in out.prologue.intra and uses[term] == uses[core] == named[core.attrs[:2]] == 1:
+                    alone.setdefault(core.axes, {})[term] = mul(c, out.prologue.intra[core])
             made = []
             for axes, terms in alone.items():
                 if len(terms) > 1:
                     node = add(*terms.values())
                     made.append(leaf("intra", node.key[:12], axes))
-                    out.intra[made[-1]] = node
+                    out.prologue.intra[made[-1]] = node
             if made:
                 gone = {t for terms in alone.values() if len(terms) > 1 for t in terms}
                 joined[x] = add(*made, *(replace(t, joined) for t in x.args if t not in gone))
@@ -493,13 +507,14 @@ class _Opening:
         # matrices that only another matrix uses stay definitions of the prologue kernel
         nodes = walk(*out.definitions.values(), *out.outputs.values(), *out.states.values(), *reads)
         live = {y.attrs[1] for y in nodes if y.op == "leaf" and y.attrs[0] in PROLOGUE_LEAVES}
-        out.matrices = {x: n for x, n in out.matrices.items() if x.attrs[1] in live}
-        out.scaled = {x: n for x, n in out.scaled.items() if x.attrs[1] in live}
-        out.intra = {x: n for x, n in out.intra.items() if x.attrs[1] in live}
-        out.prologue = _used(out.prologue, [*out.matrices.values(), *out.intra.values()])
-        out.intra = {x: self.product(n) for x, n in out.intra.items()}
-        out.matrices = {x: self.product(n) for x, n in out.matrices.items()}
-        out.prologue = {x: self.product(n) for x, n in out.prologue.items()}
+        made = out.prologue
+        matrices = {x: n for x, n in made.matrices.items() if x.attrs[1] in live}
+        intra = {x: n for x, n in made.intra.items() if x.attrs[1] in live}
+        definitions = _used(made.definitions, [*matrices.values(), *intra.values()])
+        made.scaled = {x: n for x, n in made.scaled.items() if x.attrs[1] in live}
+        made.intra = {x: self.product(n) for x, n in intra.items()}
+        made.matrices = {x: self.product(n) for x, n in matrices.items()}
+        made.definitions = {x: self.product(n) for x, n in definitions.items()}
 
     def product(self, x: Node) -> Node:
         if (
@@ -508,7 +523,7 @@ class _Opening:
             and any(f.op == "decay_mask" and x.attrs[0] in f.axes for f in factors_of(x.args[0]))
         ):
             node = leaf("product", x.key[:12], (ROW, COL))
-            self.out.products[node] = x
+            self.out.prologue.products[node] = x
             return node
         return rebuild(x, (self.product(a) for a in x.args)) if x.args else x
 
@@ -558,13 +573,13 @@ def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
 
 def made_in_prologue(o: Opened) -> dict[Node, Node]:
     """What a kernel that reads checkpointed states can't make itself."""
-    return {x: n for x, n in o.matrices.items() if not made_here(n, o)} | o.scaled
+    return {x: n for x, n in o.matrices.items() if not made_here(n, o)} | o.prologue.scaled
 
 
 def made_here(x: Node, o: Opened) -> bool:
     """Can a kernel that uses a matrix over the steps of a block make it: has it no decay for each channel, no inverse, and no sum
     over the axis that the kernel has but a tile of?"""
-    named = {d.attrs[1]: n for d, n in (*o.prologue.items(), *o.definitions.items())}
+    named = {d.attrs[1]: n for d, n in (*o.prologue.definitions.items(), *o.definitions.items())}
     return not any(
         y.op in ("inverse", "channel_solve")
         or (y.op == "sum" and y.attrs[0] in o.tile)

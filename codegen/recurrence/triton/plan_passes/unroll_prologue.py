@@ -39,13 +39,13 @@ def hoisted(stage: Unroll, channels: str | None, streams: dict[Node, Node]) -> t
             if any(f.op in ("decay_in", "decay_out") for f in inside):
                 node = mul(*inside)
                 scaled = leaf("scaled", node.key[:12], (ROW, x.attrs[0]))
-                ahead.scaled[scaled] = node
+                ahead.prologue.scaled[scaled] = node
                 rest = (made(f) for f in factors if f not in inside)
                 return make("sum", (mul(scaled, *rest),), x.attrs, x.axes)
         return rebuild(x, map(made, x.args)) if x.args else x
 
     outputs, definitions = ({x: made(n) for x, n in y.items()} for y in (stage.outputs, stage.definitions))
-    made_of = walk(*ahead.products.values(), *ahead.scaled.values())
+    made_of = walk(*ahead.prologue.products.values(), *ahead.prologue.scaled.values())
     names = {y.args[0].attrs[1] for y in made_of if y.op in ("decay_mask", "decay_in", "decay_out")}
     ahead.decays.update({x: node for x, node in stage.streams.items() if x.attrs[1] in names})
     return replace(stage, outputs=outputs, definitions=definitions), ahead
@@ -56,7 +56,7 @@ def _matrix(x: Node, ahead: Opened) -> Node:
     backwards = any(f.op == "decay_mask" and f.attrs[-1] < 0 for f in factors_of(x.args[0]))
     node = _turned(x) if backwards else x
     product, matrix = (leaf(kind, node.key[:12], (ROW, COL)) for kind in ("product", "matrix"))
-    ahead.products[product], ahead.matrices[matrix] = node, product
+    ahead.prologue.products[product], ahead.prologue.matrices[matrix] = node, product
     return leaf("matrix", node.key[:12], (COL, ROW) if backwards else (ROW, COL))
 
 

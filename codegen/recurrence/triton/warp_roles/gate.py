@@ -131,10 +131,10 @@ class JoinedScheduled(Scheduled):
         return self.k.pieces[1]
 
     def made_here(self, o: Opened, x: Node) -> bool:
-        return any(x.attrs[:2] == y.attrs[:2] for y in self.prologue.opened.matrices)
+        return any(x.attrs[:2] == y.attrs[:2] for y in self.prologue.opened.prologue.matrices)
 
     def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
-        return (o.products, o.prologue) if o is self.prologue.opened else ()
+        return (o.prologue.products, o.prologue.definitions) if o is self.prologue.opened else ()
 
     def env(self, p: Piece, at: Chunks, known: Env | None = None) -> Found:
         o = self.prologue.opened

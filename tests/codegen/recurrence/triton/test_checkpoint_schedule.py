@@ -45,10 +45,10 @@ def test_what_is_only_used_in_one_sum_is_stored_as_one():
     c = compiled("kimi_delta_attention")
     schedule = checkpoint_schedule(c.backward, fuse(c.backward), ["S"])
     from_checkpoints = [opened(s, True) for s in schedule.from_checkpoints.values()]
-    assert [sorted(len(terms_of(n)) for n in o.intra.values()) for o in from_checkpoints] == [[2], [1, 1]]
+    assert [sorted(len(terms_of(n)) for n in o.prologue.intra.values()) for o in from_checkpoints] == [[2], [1, 1]]
     for o in from_checkpoints:
         used = {x.attrs[1] for x in walk(*o.outputs.values()) if x.op == "leaf" and x.attrs[0] == "intra"}
-        assert used == {x.attrs[1] for x in o.intra}
+        assert used == {x.attrs[1] for x in o.prologue.intra}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_steps_decay_is_part_of_the_decays_up_to_it():
     c = compiled("gated_delta_rule")
     for plan, read, written in ((c.forward, "decay_in", "decay_out"), (c.backward, "decay_out", "decay_in")):
         o = opened(plan.sweeps[0])
-        nodes = [*walk(*o.definitions.values(), *o.outputs.values(), *o.states.values(), *o.matrices.values())]
+        nodes = [*walk(*o.definitions.values(), *o.outputs.values(), *o.states.values(), *o.prologue.matrices.values())]
         assert not any(x.op == "leaf" and x.attrs[0] == "decay" for x in nodes)
         late = {x.op: {y.attrs[0] for y in nodes if y.op == x.op} for x in nodes if x.op in (read, written)}
         assert late == {read: {read == "decay_in"}, written: {written == "decay_out"}}

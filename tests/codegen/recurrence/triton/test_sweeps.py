@@ -73,7 +73,7 @@ def test_matrices_over_steps_serve_the_sweeps_over_both_states():
     for name, before, after in (("gated_delta_rule", 6, 4), ("delta_rule", 6, 4)):
         c = compiled(name)
         plans = reused(c.backward), simplified(c.backward)
-        made = [{x for s in p.sweeps for x in opened(s, True).matrices} for p in plans]
+        made = [{x for s in p.sweeps for x in opened(s, True).prologue.matrices} for p in plans]
         assert [len(x) for x in made] == [before, after]
 
 
