@@ -18,7 +18,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -31,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 import chunkform
 from chunkform.codegen.checking.accuracy import relative_error
-from chunkform.runtime.op.call import make_call
+from chunkform.runtime.op.call import Wants, make_call
 from chunkform.runtime.op.passes import backward_pass, forward_pass
 from chunkform.runtime.op.signature import Signature
 from chunkform.spec.language import find
@@ -41,7 +40,7 @@ FOLDERS = ("tests/codegen/specs", "spec/published")
 PRODUCTS = {torch.matmul, torch.bmm, torch.mm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__}
 PRODUCTS |= {torch.linalg.solve_triangular}
 MORE = 2.0  # times the error of the eager run, from which on a cause is wanted
-DRAWS = 8  # of inputs, whose errors' root mean squares are compared where those of the first draw are further apart
+DRAWS = 8  # of inputs, which are compared as one where the errors of the first draw are further apart
 FLOAT32 = 1e-6  # an error that float32's own rounding makes, whatever the dtype of the inputs: sums in another order
 LARGEST = 1e4  # that a value may be, so that float16 holds what it is made of
 CAUSES: dict[tuple[str, str], str] = {  # (op, quantity), or (op, ""): why a kernel's error is larger
@@ -88,16 +87,14 @@ def rows_of(
     name: str, op: Any, s: Signature, dtype: torch.dtype, device: str, steps: int, width: int, normal: bool = False
 ) -> list[Row]:
     """The errors of one op's quantities, on a sequence so short that its values stay within reason. Where those of a draw are
-    further apart than MORE, of a few numbers often by chance, root mean squares over DRAWS of them are compared."""
+    further apart than MORE, of a few numbers often by chance, DRAWS of them are compared as one."""
     backend = "triton" if device == "cuda" or os.environ.get("TRITON_INTERPRET") == "1" else None
-    steps, errors = errors_of(op, s, dtype, device, steps, width, normal, backend, 0)
+    steps, drawn = runs_of(op, s, dtype, device, steps, width, normal, backend, 0)
+    errors = {n: errors_in(x) for n, x in drawn.items()}
     far = [n for n, (own, theirs) in errors.items() if own is not None and own > max(MORE * theirs, FLOAT32)]
     if far:
-        drawn = [
-            errors,
-            *(errors_of(op, s, dtype, device, steps, width, normal, backend, n)[1] for n in range(1, DRAWS)),
-        ]
-        errors |= {n: (root_mean_square(x[n][0] for x in drawn), root_mean_square(x[n][1] for x in drawn)) for n in far}
+        more = [drawn] + [runs_of(op, s, dtype, device, steps, width, normal, backend, n)[1] for n in range(1, DRAWS)]
+        errors |= {n: errors_in(Runs.together([x[n] for x in more])) for n in far}
     kind = str(dtype).removeprefix("torch.")
     rows = []
     for n, (own, theirs) in errors.items():
@@ -106,33 +103,50 @@ def rows_of(
     return rows
 
 
-def root_mean_square(errors: Iterable[float | None]) -> float:
-    found = [x for x in errors if x is not None]
-    return math.sqrt(sum(x**2 for x in found) / len(found))
+@dataclass(frozen=True)
+class Runs:
+    """A quantity as the op made it, None where it didn't run, as the eager run did, and in float64: [heads, the rest]."""
+
+    own: Tensor | None
+    eager: Tensor
+    exact: Tensor
+
+    @staticmethod
+    def together(each: list[Runs]) -> Runs:
+        """Several draws as one."""
+        own = [x.own for x in each if x.own is not None]
+        eager, exact = torch.cat([x.eager for x in each], 1), torch.cat([x.exact for x in each], 1)
+        return Runs(torch.cat(own, 1) if own else None, eager, exact)
 
 
-def errors_of(
+def errors_in(x: Runs) -> tuple[float | None, float]:
+    """The error of the worst head, of the op and of the eager run."""
+    return None if x.own is None else relative_error(x.own, x.exact, 0), relative_error(x.eager, x.exact, 0)
+
+
+def runs_of(
     op: Any, s: Signature, dtype: torch.dtype, device: str, steps: int, width: int, normal: bool, backend: str | None,
     seed: int,
-) -> tuple[int, dict[str, tuple[float | None, float]]]:  # fmt: skip
-    """How many steps were taken; by quantity the error of the worst head, of the op, None where it didn't run, and of the eager
-    run."""
+) -> tuple[int, dict[str, Runs]]:  # fmt: skip
+    """How many steps were taken, and what each quantity was."""
     while True:
         given, constants, cotangents, finals = arguments(s, dtype, device, steps, width, normal, seed)
         exact = run(op, s, given, constants, cotangents, finals, torch.float64, "torch")
-        if steps < 20 or all(bool((x.abs() < LARGEST).all()) for x in exact.values()):
+        if steps == 1 or all(bool((x.abs() < LARGEST).all()) for x in exact.values()):
             break
         steps //= 2
     with Rounded(dtype):
         wide = run(op, s, given, constants, cotangents, finals, torch.float32, "torch")
     eager = {n: x.to(kind) for (n, x), kind in zip(wide.items(), kinds(s, given, wide), strict=True)}
     found = None if backend is None else run(op, s, given, constants, cotangents, finals, None, backend)
-    errors = {}
-    for n, want in exact.items():
-        axis = head_axis(s, n)
-        own = None if found is None else relative_error(found[n], want, axis)
-        errors[n] = own, relative_error(eager[n], want, axis)
-    return steps, errors
+
+    def by_head(values: dict[str, Tensor], n: str) -> Tensor:
+        x = values[n].movedim(head_axis(s, n), 0)
+        return x.reshape(len(x), -1)
+
+    return steps, {
+        n: Runs(None if found is None else by_head(found, n), by_head(eager, n), by_head(exact, n)) for n in exact
+    }
 
 
 def cause(name: str, quantity: str, error: float | None, ratio: float | None) -> str:
@@ -197,7 +211,7 @@ def run(
         tensors = [*own.values(), *(None for _ in s.states)]
         backends = op.__globals__["OP"].backends
         heads = max(x.shape[a.head_axis] for a, x in zip(s.tensors, own.values(), strict=True))
-        call = make_call(s, backends, backend, constants, heads, None, "default", tensors)
+        call = make_call(s, backends, backend, constants, heads, None, "default", tensors, False, Wants())
         results, saved = forward_pass(call, tensors)
         incoming = [x.to(dtype) for x in (*cotangents, *finals)]
         wanted = [True] * len(own) + [False] * len(s.states)

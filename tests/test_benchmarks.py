@@ -28,6 +28,7 @@ from benchmarks import (
     peers,
     places,
     report,
+    rounding,
     serving,
     timing,
     transformers_models,
@@ -36,6 +37,7 @@ from benchmarks import (
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
+from chunkform.generated import retention
 from chunkform.runtime.launch import replay
 from chunkform.runtime.op.op import Argument, Signature
 from chunkform.spec.language.load import published
@@ -413,6 +415,27 @@ def test_errors_of_a_candidate_that_is_not_a_number_are_the_largest(capsys) -> N
     kernels.show([row, {"op": "o", "config": "chunk=64", "problem": "out of resources"}])
     shown = capsys.readouterr().out
     assert "nan" in shown and "out of" in shown
+
+
+# --- errors in 16 bits --------------------------------------------------------------------------------------------------
+
+
+def test_errors_of_the_eager_run_are_those_of_rounding() -> None:
+    """Of each quantity, also of a decay that has one number for each head; without a GPU nothing else runs."""
+    s = retention.__globals__["OP"].signature
+    found = {r.quantity: r for r in rounding.rows_of("retention", retention, s, torch.bfloat16, "cpu", 40, 16)}
+    assert found.keys() == {"o", "final S", "dq", "dk", "dv", "dlog_gamma"}
+    assert all(r.error is None and 1e-4 < r.eager < 1e-1 for r in found.values() if r.quantity != "final S"), found
+
+
+def test_draws_are_compared_as_one() -> None:
+    """One number whose true value is small by chance doesn't stand for the others."""
+    few = rounding.Runs(torch.tensor([[1.01]]), torch.tensor([[1.02]]), torch.tensor([[1.0]]))
+    far = rounding.Runs(torch.tensor([[1e-3]]), torch.tensor([[2e-3]]), torch.tensor([[0.0]]))
+    own, eager = rounding.errors_in(rounding.Runs.together([few, far]))
+    assert own == pytest.approx(math.hypot(0.01, 1e-3), rel=1e-3) and eager == pytest.approx(
+        math.hypot(0.02, 2e-3), rel=1e-3
+    )
 
 
 # --- published recurrences --------------------------------------------------------------------------------------------
