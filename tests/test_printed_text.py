@@ -33,8 +33,6 @@ WHY = {
 
 # who makes code as text, which is read once before names in it are looked at; this list only gets shorter
 AS_TEXT = {
-    "programs/emit.py": "a program's calls, and its public function",
-    "recurrence/strata/joined.py": "calls of strata",
     "recurrence/triton/section.py": "kernels whose warps have roles",
 }
 

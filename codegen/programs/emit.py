@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
-from ..ir.quoted import read_definitions
-from ..ir.words import Definitions, apart, joined, text_of
-from ..printing.code_passes import told
+from ..ir.launch_ir import Call, Expr, Function, If, Return, Set, Statement, dictionary, py, ref
+from ..ir.launch_ir import joined as joined_expressions
+from ..ir.words import Definition, Definitions, apart, joined, path, text_of
+from ..printing.code_passes import finished_function, told
 from ..printing.formatting import formatted
+from ..printing.launch_text import launch_definition, statement
 from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
@@ -25,7 +27,7 @@ from ..recurrence.emit import (
     other_names,
     wrapped,
 )
-from .call_sequence import backward_text, forward_text, residual_name
+from .call_sequence import pass_definitions, residual_name
 from .compiled import CompiledProgram
 from .derivation import derivation_lines
 from .lettered import program_in_letters
@@ -54,14 +56,13 @@ def _emitted(c: CompiledProgram, tidy: bool) -> str:
     torch, triton = torch_texts(lettered.graph), triton_texts(lettered.graph)
     body: list[Definitions] = []
     for texts in (torch, triton):
-        calls = (lettered, texts.backend, texts, words)
-        body += [apart(texts.parts), read_definitions(forward_text(*calls)), read_definitions(backward_text(*calls))]
+        body += [apart(texts.parts), pass_definitions(lettered, texts.backend, texts, words)]
     modules: dict[str, str] = {}
     for found in (torch.modules, triton.modules, _MODULES):
         for module, names in found.items():
             modules[module] = f"{modules.get(module, '')} {names}"
-    public = public_text(c)
-    own = (*joined(body), *read_definitions(public))
+    public = public_definitions(c)
+    own = (*joined(body), *public)
     imported = imported_names((Section("program", own, modules),))
     others = other_names(c.name, imported)
     made = [x.renamed(others) for x in spelled(joined(body), alphabet)]
@@ -78,7 +79,7 @@ def _emitted(c: CompiledProgram, tidy: bool) -> str:
         arguments="(" + "".join(f'"{n}", ' for n in c.graph.arguments) + ")",
         body=text_of(made),
         signature=signature_text(c),
-        public=public,
+        public=text_of(public),
     )
     return formatted(out) if tidy else out
 
@@ -119,29 +120,31 @@ def _title(c: CompiledProgram) -> str:
     return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
 
 
-def public_text(c: CompiledProgram) -> str:
-    """The function that users call."""
+def public_definitions(c: CompiledProgram) -> Definitions:
+    """The function that users call, and what its solves are told where they don't converge."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
-    passed = "{" + ", ".join(f'"{v.name}": {key_of(v.name, v.kind.startswith("decay"))}' for v in given) + "}"
-    call = f"OP({passed}, {', '.join(f'{n}={n}' for n in OPTIONS)})"
-    lines = [
-        "@OP.named",
-        f"def {c.name}({listed(parameters(c))}) -> {returned(c)}:",
-        f'    """{escaped(docstring(c))}"""',
-    ]
+    passed = dictionary((v.name, ref(key_of(v.name, v.kind.startswith("decay")))) for v in given)
+    call = py("OP({}, {})", passed, joined_expressions(py("{}={}", n, ref(n)) for n in OPTIONS))
+    body: list[Statement] = []
     if c.graph.attends:
-        lines.append(f'    whole_sequence("{c.name}", "{c.graph.attends[0]}", initial_state, output_final_state)')
-    solves = list(c.graph.solves)
+        said = (Expr(f'"{c.name}"'), Expr(f'"{c.graph.attends[0]}"'))
+        body.append(Call((), "whole_sequence", (*said, ref("initial_state"), ref("output_final_state"))))
+    solves, count = list(c.graph.solves), len(c.graph.outputs)
+    if solves:
+        found, check = ref("found"), ref("check")
+        residuals = dictionary((n.name, py("{}[{}]", found, count + i)) for i, n in enumerate(solves))
+        checked = Call((), "checked_solves", (Expr(f'"{c.name}"'), residuals, check, Expr("WHY")))
+        body += [Set(("found",), call), If(py("{} is not None", check), (checked,))]
+        body.append(Return(py("results({}, {}, {})", found, count, ref("output_residual"))))
+    else:
+        body.append(Return(call))
+    head = f"({listed(parameters(c))}) -> {returned(c)}"
+    made = finished_function(Function(c.name, head, escaped(docstring(c)), tuple(body), frees=False))
+    public = Definition(("@", *path("OP.named"), "\n", *launch_definition(made).alone().words))
     if not solves:
-        return "\n".join([*lines, f"    return {call}"])
-    count = len(c.graph.outputs)
-    lines.append(f"    found = {call}")
-    lines.append("    if check is not None:")
-    residuals = ", ".join(f'"{n.name}": found[{count + i}]' for i, n in enumerate(solves))
-    lines.append(f'        checked_solves("{c.name}", {{{residuals}}}, check, WHY)')
-    lines.append(f"    return results(found, {count}, output_residual)")
-    why = "".join(f'"{n.name}": "{n.method.advice}", ' for n in solves)
-    return "\n".join([f"WHY = {{{why}}}", "", "", *lines])
+        return (public,)
+    why = dictionary((n.name, Expr(f'"{n.method.advice}"')) for n in solves)
+    return apart((statement(Set(("WHY",), why)), public))
 
 
 def parameters(c: CompiledProgram) -> list[Parameter]:

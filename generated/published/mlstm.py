@@ -952,7 +952,8 @@ def torch_forward_states(given, states, constants, exchange):
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
     """The gradients of the states that leave this part of a sequence: one stratum after the other."""
-    some, leaving, gradients = {}, {}, Gradients()  # what kernels have saved may lie in another way
+    # what kernels have saved may lie in another way
+    some, leaving, gradients = {}, {}, Gradients()
     made, _, some[1] = torch_part1_forward(given, states, constants)
     given = {**given, "m_made": made["m_made"], "m_made2": made["m_made2"], "m_made3": made["m_made3"]}
     made, _, some[2] = torch_part2_forward(given, states, constants)

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from ...ir.quoted import read_definitions
+from collections.abc import Iterable
+
+from ...ir.launch_ir import (
+    Body,
+    Call,
+    Do,
+    Entry,
+    Expr,
+    Function,
+    If,
+    Note,
+    Return,
+    Set,
+    Statement,
+    Update,
+    entry,
+    joined,
+    py,
+    ref,
+)
 from ...ir.words import Definition, Definitions, apart
+from ...printing.code_passes import finished_function
+from ...printing.launch_text import launch_definition
 from ...printing.side_by_side import function_name, of_op
 from ..chunkwise.compiled import Compiled, Part
+from ..torch_form.passes import arguments, by_length
 
-INDENT = "    "
 MODULES = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
     "chunkform.runtime.op.strata": "Gradients kept kept_of",
 }
 COMMON = ("packed", "inference", "finals", "replays")  # features that all strata must have
+GIVEN = (ref("given"), ref("states"), ref("constants"))
+GRADIENTS = ref("gradients")
 
 
 def joined_parts(
@@ -29,14 +52,9 @@ def joined_parts(
     for n, (own, other) in enumerate(zip(strata, beside, strict=True), 1):
         roots = [f"{backend}_{kind}" for kind in ("forward", "backward", "forward_states", "backward_states")]
         parts += of_op(own, f"part{n}", backend, roots if states else roots[:2], other)
-    texts = [_forward(c, backend, features), _backward(c, backend)]
-    texts += [_forward_states(c), _backward_states(c)] if states else []
-    return apart([*parts, *read_definitions("\n\n\n".join(texts))])
-
-
-def _function(n: int, backend: str, kind: str) -> str:
-    """What is called for a pass of a stratum."""
-    return function_name(f"part{n}", backend, kind)
+    made = [_forward(c, backend, features), _backward(c, backend)]
+    made += [_forward_states(c), _backward_states(c)] if states else []
+    return apart([*parts, *(launch_definition(finished_function(f)) for f in made)])
 
 
 def joined_features(backend: str, features: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -47,110 +65,139 @@ def joined_features(backend: str, features: list[tuple[str, ...]]) -> tuple[str,
     return tuple(x for x in COMMON if x in ("inference", "finals") or all(x in some for some in features))
 
 
-def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> str:
-    options = "" if backend == "torch" else ", needs_backward=True, finals=True"
-    lines = [
-        f"def {backend}_forward(given, states, constants, packed=None{options}):",
-        f'{INDENT}"""Outputs, last states and what the backward pass uses of {c.name}: stratum after stratum."""',
-    ]
-    body = _packed(c, backend, "forward", "") + ["outputs, lasts, saved = {}, {}, {}"]
+# --- the functions ----------------------------------------------------------------------------------------------------
+
+
+def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> Function:
+    torch = backend == "torch"
+    body: list[Statement] = [by_length(c, backward=False)] if torch else []
+    body.append(Set(("outputs", "lasts", "saved"), Expr("{}, {}, {}"), empty=True))
     like = c.step.leading.name
     for n, (part, has) in enumerate(zip(c.strata, features, strict=True), 1):
-        own = [f"{x}={x}" for x, f in (("needs_backward", "inference"), ("finals", "finals")) if f in has]
-        own = [*(["packed"] if backend != "torch" else []), *(own if backend != "torch" else [])]
-        states = ", ".join(s.name for s in part.compiled.step.states)
+        options = [("needs_backward", "inference"), ("finals", "finals")]
+        own = () if torch else (ref("packed"), *(py("{}={}", x, ref(x)) for x, f in options if f in has))
         body += [
-            f"# {states}",
-            f"made, last, some = {_function(n, backend, 'forward')}"
-            f"({', '.join(['given', 'states', 'constants', *own])})",
-            "lasts |= last",
+            _states_of(part),
+            Call(("made", "last", "some"), _function(n, backend, "forward"), (*GIVEN, *own)),
+            Update("lasts", ref("last")),
         ]
-        body += [
-            f'outputs["{x}"] = made["{x}"].to(given["{like}"].dtype)'
-            for x in part.compiled.step.outputs
-            if x not in part.hands
-        ]
-        hands = _handed(part)
-        if hands:
-            body.append(f"given = {{**given{hands}}}")
-        whole = "" if backend == "torch" else "if needs_backward is True:\n        "
-        body.append(f"{whole}saved |= kept({n}, {{**some{hands}}})")
-    body.append("return outputs, lasts, saved")
-    return "\n".join([*lines, *(INDENT + x for x in body)])
+        for x in part.compiled.step.outputs:
+            if x not in part.hands:
+                body.append(Set((Entry("outputs", x),), py("{}.to({}.dtype)", entry("made", x), entry("given", like))))
+        body += _with_handed(part)
+        keeps = Update("saved", py("kept({}, {})", n, _with("some", _handed(part))))
+        body.append(keeps if torch else If(py("{} is True", ref("needs_backward")), (keeps,)))
+    body.append(Return(joined(map(ref, ("outputs", "lasts", "saved")))))
+    more = "" if torch else ", needs_backward=True, finals=True"
+    return _of_pass(
+        f"{backend}_forward",
+        f"given, states, constants, packed=None{more}",
+        f"Outputs, last states and what the backward pass uses of {c.name}: stratum after stratum.",
+        body,
+    )
 
 
-def _backward(c: Compiled, backend: str) -> str:
-    lines = [
-        f"def {backend}_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):",
-        f'{INDENT}"""Gradients of {c.name}: the backward pass of each stratum, the last one first."""',
-    ]
-    body = _packed(c, backend, "backward", ", saved, cotangents, final_cotangents, needs")
+def _backward(c: Compiled, backend: str) -> Function:
+    torch = backend == "torch"
+    body: list[Statement] = [by_length(c, backward=True)] if torch else []
     hands = [(n, x) for n, part in enumerate(c.strata, 1) for x in part.hands]
-    again = "".join(f', "{x}": saved["{n} {x}"]' for n, x in hands)
-    names = "".join(f'"{x}", ' for _, x in hands)
-    body += [f"given = {{**given{again}}}", f"needs = needs.union(({names}))", "gradients = Gradients()"]
-    option = ", packed" if backend != "torch" else ""
-    for n, part in reversed(list(enumerate(c.strata, 1))):
-        own = "".join(f', "{x}": gradients.take("{x}")' for x in part.hands)
-        own = f"{{**cotangents{own}}}" if own else "cotangents"
-        call = f"given, states, constants, kept_of({n}, saved), {own}, final_cotangents, needs{option}"
-        body += [
-            f"# {', '.join(s.name for s in part.compiled.step.states)}",
-            f"gradients.add({_function(n, backend, 'backward')}({call}))",
-        ]
-    body.append("return gradients.of(given), gradients.initial")
-    return "\n".join([*lines, *(INDENT + x for x in body)])
-
-
-def _forward_states(c: Compiled) -> str:
-    lines = [
-        "def torch_forward_states(given, states, constants, exchange):",
-        f'{INDENT}"""The states that enter this part of a sequence: of each stratum, once those before it are run."""',
+    names = py("({},)", joined(f'"{x}"' for _, x in hands)) if hands else Expr("()")
+    body += [
+        Set(("given",), _with("given", ((x, entry("saved", f"{n} {x}")) for n, x in hands))),
+        Set(("needs",), py("{}.union({})", ref("needs"), names)),
+        Call(("gradients",), "Gradients", ()),
     ]
-    body = ["entering = {}"]
+    for n, part in reversed(list(enumerate(c.strata, 1))):
+        given = [*GIVEN, py("kept_of({}, {})", n, ref("saved")), _cotangents(part)]
+        given += map(ref, ("final_cotangents", "needs", *(() if torch else ("packed",))))
+        body += [_states_of(part), _added(_function(n, backend, "backward"), given)]
+    body.append(Return(joined([py("{}.of({})", GRADIENTS, ref("given")), py("{}.initial", GRADIENTS)])))
+    return _of_pass(
+        f"{backend}_backward",
+        f"{', '.join(arguments(backward=True))}, packed=None",
+        f"Gradients of {c.name}: the backward pass of each stratum, the last one first.",
+        body,
+    )
+
+
+def _forward_states(c: Compiled) -> Function:
+    body: list[Statement] = [Set(("entering",), Expr("{}"), empty=True)]
     for n, part in enumerate(c.strata, 1):
-        body.append(f"# {', '.join(s.name for s in part.compiled.step.states)}")
-        body.append(f"entering |= {_function(n, 'torch', 'forward_states')}(given, states, constants, exchange)")
+        entering = py("{}({})", _function(n, "torch", "forward_states"), joined([*GIVEN, ref("exchange")]))
+        body += [_states_of(part), Update("entering", entering)]
         if part.hands:
-            body.append(f"made = {_function(n, 'torch', 'forward')}(given, entering, constants)[0]")
-            body.append(f"given = {{**given{_handed(part)}}}")
-    body.append("return entering")
-    return "\n".join([*lines, *(INDENT + x for x in body)])
+            given = joined([ref("given"), ref("entering"), ref("constants")])
+            body.append(Set(("made",), py("{}({})[0]", _function(n, "torch", "forward"), given)))
+            body += _with_handed(part)
+    body.append(Return(ref("entering")))
+    return _of_pass(
+        "torch_forward_states",
+        "given, states, constants, exchange",
+        "The states that enter this part of a sequence: of each stratum, once those before it are run.",
+        body,
+    )
 
 
-def _backward_states(c: Compiled) -> str:
-    lines = [
-        "def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):",
-        f'{INDENT}"""The gradients of the states that leave this part of a sequence: one stratum after the other."""',
+def _backward_states(c: Compiled) -> Function:
+    body: list[Statement] = [
+        Note("what kernels have saved may lie in another way"),
+        Set(("some", "leaving", "gradients"), Expr("{}, {}, Gradients()")),
     ]
-    body = ["some, leaving, gradients = {}, {}, Gradients()  # what kernels have saved may lie in another way"]
     for n, part in enumerate(c.strata, 1):
-        body.append(f"made, _, some[{n}] = {_function(n, 'torch', 'forward')}(given, states, constants)")
-        body += [f"given = {{**given{_handed(part)}}}"] if part.hands else []
+        body.append(Call(("made", "_", f"some[{n}]"), _function(n, "torch", "forward"), GIVEN))
+        body += _with_handed(part)
     for n, part in reversed(list(enumerate(c.strata, 1))):
-        own = "".join(f', "{x}": gradients.take("{x}")' for x in part.hands)
-        body.append(f"# {', '.join(s.name for s in part.compiled.step.states)}")
-        body.append(f"own = {{**cotangents{own}}}" if own else "own = cotangents")
-        call = f"given, states, constants, some[{n}], own"
-        body.append(f"leaving |= {_function(n, 'torch', 'backward_states')}({call}, final_cotangents, exchange)")
+        body += [_states_of(part), Set(("own",), _cotangents(part))]
+        given = [*GIVEN, py("{}[{}]", ref("some"), n), ref("own")]
+        leaving = joined([*given, ref("final_cotangents"), ref("exchange")])
+        body.append(Update("leaving", py("{}({})", _function(n, "torch", "backward_states"), leaving)))
         if part.takes:
-            needs = ", ".join(f'"{x}"' for x in part.takes)
-            body.append(f"gradients.add({_function(n, 'torch', 'backward')}({call}, leaving, frozenset({{{needs}}})))")
-    body.append("return leaving")
-    return "\n".join([*lines, *(INDENT + x for x in body)])
+            needs = py("frozenset({{{}}})", joined(f'"{x}"' for x in part.takes))
+            body.append(_added(_function(n, "torch", "backward"), [*given, ref("leaving"), needs]))
+    body.append(Return(ref("leaving")))
+    return _of_pass(
+        "torch_backward_states",
+        "given, states, constants, saved, cotangents, final_cotangents, exchange",
+        "The gradients of the states that leave this part of a sequence: one stratum after the other.",
+        body,
+    )
 
 
-def _handed(part: Part) -> str:
-    return "".join(f', "{x}": made["{x}"]' for x in part.hands)
+def _of_pass(name: str, parameters: str, doc: str, body: Iterable[Statement]) -> Function:
+    return Function(name, f"({parameters})", doc, tuple(body), frees=False)
 
 
-def _packed(c: Compiled, backend: str, kind: str, rest: str) -> list[str]:
-    """Statements that hand packed sequences to the same function, a batch for each length; kernels take them as they are."""
-    if backend != "torch":
-        return []
-    per_step = ", ".join(f'"{v.name}"' for v in c.step.variables if v.per_step)
-    return [
-        "if packed is not None:",
-        f"{INDENT}per_step = [{per_step}]",
-        f"{INDENT}return {kind}_by_length(torch_{kind}, per_step, given, states, constants{rest}, packed)",
-    ]
+# --- their statements -------------------------------------------------------------------------------------------------
+
+
+def _function(n: int, backend: str, kind: str) -> str:
+    """What is called for a pass of a stratum."""
+    return function_name(f"part{n}", backend, kind)
+
+
+def _states_of(part: Part) -> Note:
+    return Note(", ".join(s.name for s in part.compiled.step.states))
+
+
+def _with(table: str, entries: Iterable[tuple[str, Expr]]) -> Expr:
+    """A dictionary with more entries."""
+    return py("{{{}}}", joined([py("**{}", ref(table)), *(py('"{}": {}', n, x) for n, x in entries)]))
+
+
+def _handed(part: Part) -> list[tuple[str, Expr]]:
+    """What a stratum makes for those after it."""
+    return [(x, entry("made", x)) for x in part.hands]
+
+
+def _with_handed(part: Part) -> Body:
+    return (Set(("given",), _with("given", _handed(part))),) if part.hands else ()
+
+
+def _cotangents(part: Part) -> Expr:
+    """The gradients of all that a stratum makes, of what it hands on too."""
+    handed = [(x, py('{}.take("{}")', GRADIENTS, x)) for x in part.hands]
+    return _with("cotangents", handed) if handed else ref("cotangents")
+
+
+def _added(function: str, given: Iterable[Expr]) -> Do:
+    return Do(py("{}.add({}({}))", GRADIENTS, function, joined(given)))
