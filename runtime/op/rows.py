@@ -59,7 +59,7 @@ def write_rows(pools: Sequence[Tensor], states: Sequence[Tensor], rows: Tensor) 
         if pool.shape[0] == 0:
             continue
         new = state.to(pool.dtype).index_select(0, source)
-        pool.index_copy_(0, target, torch.where(real.any(), new, pool.index_select(0, target)))
+        pool.index_copy_(0, target, torch.where(real.any(), new, pool[:1]))
 
 
 def kept_rows(x: Tensor, real: Tensor, out: Tensor | None) -> Tensor:

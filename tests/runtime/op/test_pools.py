@@ -4,10 +4,12 @@ import sys
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import chunkform
 from chunkform.errors import ArgumentError
 from chunkform.generated import gated_delta_rule, gradient_descent_squared_momentum, lightning_attention
+from chunkform.runtime.op.rows import write_rows
 
 H, D, E, P = 2, 8, 16, 7
 
@@ -156,3 +158,21 @@ def test_what_a_pool_cannot_be_is_told():
         gated_delta_rule(
             **(now | {"q": now["q"].requires_grad_()}), state_pool=pool_of(gated_delta_rule), state_indices=rows
         )
+
+
+def test_rows_are_written_without_being_read():
+    """What padding needs, where all rows are that, is one row of the pool."""
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            made = function(*args, **(kwargs or {}))
+            if any(x is pool for x in args) and isinstance(made, torch.Tensor) and made is not pool:
+                read.append(made.shape[0])
+            return made
+
+    for rows, left in (([3, -1, 0], [2, 9, 9, 0, 9]), ([-1, -1, -1], [9] * 5)):
+        pool, read = torch.full((5, 2), 9.0), []
+        states = torch.tensor([[0.0], [1.0], [2.0]]).expand(3, 2)
+        with Seen():
+            write_rows([pool], [states], torch.tensor(rows))
+        assert sum(read) <= 1 and torch.equal(pool[:, 0], torch.tensor(left, dtype=torch.float32))
