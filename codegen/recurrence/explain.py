@@ -30,7 +30,7 @@ from .pipeline import compile_spec
 from .predict import as_data, predict
 from .step.column_maps import why_no_map
 from .step.entries import EntryMaps
-from .triton import fused_backward_of, in_substeps, kernel_plan, scanned, schedule_of, simplified
+from .triton import fused_backward_of, in_substeps, kernel_plan, scanned, schedule_of, simplified, why_uncut
 
 
 @blaming_with(compile_spec)
@@ -80,6 +80,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         if c.forward is None or stepwise
         else "chunks",
         "triton_reason": stepwise,
+        "segments_reason": segments_reason(c),
         "substeps": count,
         "strata": [
             {
@@ -103,6 +104,15 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
             for s in derivation(c)
         ],
     }
+
+
+def segments_reason(c: Compiled) -> str | None:
+    """Why kernels over chunks don't cut a sequence into segments; None where they do, or don't go over chunks."""
+    if c.strata:
+        return next((why for p in c.strata if (why := segments_reason(p.compiled))), None)
+    part, _ = in_substeps(c)
+    over_chunks = part.forward is not None and why_stepwise(part) is None and not scanned(part)
+    return why_uncut(part) if over_chunks and part.step.states else None
 
 
 # --- the read-write form in words -------------------------------------------------------------------------------------
@@ -328,25 +338,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             f"{p['lower_bound_bytes_per_token']:,}",
             f"{p['flops_per_token']:,}",
         )
-    if data["triton_reason"]:
-        torch = "Strata" if data["strata"] else "Over chunks"
-        yield (
-            "Kernels",
-            Text(f"{torch} in torch; the Triton kernels run in recurrent form, because {data['triton_reason']}."),
-        )
-    if data["triton"] == "rows":
-        yield "Kernels", Text("One kernel makes the rows of some steps of a head.")
-    if data["triton"] == "scans":
-        torch = "Scans" if data["family"] == "scan" else "Over chunks"
-        yield "Kernels", Text(f"{torch} in torch; the Triton kernels scan each entry of the states by itself.")
-    if data["substeps"] > 1:
-        yield (
-            "Kernels",
-            Text(
-                f"A step is {data['substeps']} corrections, one after the other: the Triton kernels sweep over as many substeps "
-                "of one each, and so do the sweeps above."
-            ),
-        )
+    yield from _kernels(data)
     width = next(iter(counted["dims"].values()))
     yield f"Cost per token and head, for dims of {width}, chunks of {counted['chunk']} and 16-bit inputs", costs
     if data["predicted"]:
@@ -363,6 +355,36 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             gates.add_row(g["name"], g["what"], str(g["points"]), f"{g['error_bound']:.0e}")
         yield "Gates that it passed", gates
     yield "A proof in symbols", Text("\n".join(data["proof"]))
+
+
+def _kernels(data: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+    """What is unusual about the Triton kernels."""
+    if data["triton_reason"]:
+        torch = "Strata" if data["strata"] else "Over chunks"
+        yield (
+            "Kernels",
+            Text(f"{torch} in torch; the Triton kernels run in recurrent form, because {data['triton_reason']}."),
+        )
+    if data["segments_reason"]:
+        yield (
+            "Segments",
+            Text(
+                f"The kernels take a sequence from end to end, however few heads there are: {data['segments_reason']}."
+            ),
+        )
+    if data["triton"] == "rows":
+        yield "Kernels", Text("One kernel makes the rows of some steps of a head.")
+    if data["triton"] == "scans":
+        torch = "Scans" if data["family"] == "scan" else "Over chunks"
+        yield "Kernels", Text(f"{torch} in torch; the Triton kernels scan each entry of the states by itself.")
+    if data["substeps"] > 1:
+        yield (
+            "Kernels",
+            Text(
+                f"A step is {data['substeps']} corrections, one after the other: the Triton kernels sweep over as many substeps "
+                "of one each, and so do the sweeps above."
+            ),
+        )
 
 
 def _strata(strata: list[dict[str, Any]]) -> Iterator[tuple[str, Table]]:

@@ -499,14 +499,14 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     h__starts = h__first
     if segments > 1:
-        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
+        h__linear, h__ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
+        h__starts = scanned("affine", h__first, (h__linear, h__ends), layout, segments, True)
     h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
     launch(
         forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
@@ -538,14 +538,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     h_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     h__starts = h__first
     if segments > 1:
-        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
+        h__linear, h__ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
+        h__starts = scanned("affine", h__first, (h__linear, h__ends), layout, segments, True)
     h__last = None
     launch(
         backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
@@ -558,7 +558,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dc = some.new_empty((B, T, H, D), dtype=some.dtype) if "c" in needs else None
     dh_starts = dh_first
     if segments > 1:
-        dh_ends, dh_linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
+        dh_linear, dh_ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
@@ -566,7 +566,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
-        dh_starts = scanned(dh_first, dh_ends, dh_linear, layout, segments, False)
+        dh_starts = scanned("affine", dh_first, (dh_linear, dh_ends), layout, segments, False)
     dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
     launch(
         backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),

@@ -976,7 +976,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part1_forward_scan_1(
-    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g, m_made3_out, m_before__out,
+    m_first, m_last, m_map0, m_map1, m_map2, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g, m_made3_out,
+    m_before__out,
     T, H, chunks, starts, segments, length,
     C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -987,6 +988,9 @@ def part1_forward_scan_1(
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m = tl.zeros([], tl.float32)
+    whole0 = tl.full([], 1.0, tl.float32)
+    whole1 = tl.full([], 0.0, tl.float32)
+    whole2 = tl.full([], float("-inf"), tl.float32)
     if m_first is not None:
         enters = tl.load(m_first + sh + i * 0, mask=i == 0, other=0.0)
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1021,6 +1025,16 @@ def part1_forward_scan_1(
             map0, map1, map2 = tl.associative_scan((map0, map1, map2), 0, maximum_then)
         m_after = maximum_at(map0, map1, map2, m)
         edge_2 = i == C - 1  # steps beyond the end keep states as they are
+        if m_map0 is not None:
+            if n == 0:
+                whole0 = tl.sum(tl.where(edge_2, map0, 0.0), axis=0)
+                whole1 = tl.sum(tl.where(edge_2, map1, 0.0), axis=0)
+                whole2 = tl.sum(tl.where(edge_2, map2, 0.0), axis=0)
+            else:
+                whole0, whole1, whole2 = maximum_then(
+                    whole0, whole1, whole2, tl.sum(tl.where(edge_2, map0, 0.0), axis=0),
+                    tl.sum(tl.where(edge_2, map1, 0.0), axis=0), tl.sum(tl.where(edge_2, map2, 0.0), axis=0),
+                )
         m = tl.sum(tl.where(edge_2, m_after, 0.0), axis=0)
         if RESULTS:
             tl.store(m_made3_out + at, -m_after, mask=i_ok)
@@ -1029,6 +1043,12 @@ def part1_forward_scan_1(
         m += tl.where(count == 0, tl.sum(enters, axis=0), 0.0)
     if m_last is not None:
         tl.store(m_last + sh, m)
+    if m_map0 is not None:
+        tl.store(m_map0 + sh, whole0)
+    if m_map1 is not None:
+        tl.store(m_map1 + sh, whole1)
+    if m_map2 is not None:
+        tl.store(m_map2 + sh, whole2)
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -1061,7 +1081,7 @@ def part1_forward_per_step_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part1_backward_scan_1(
-    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g, m_before__out,
+    m_first, m_last, m_map0, m_map1, m_map2, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g, m_before__out,
     T, H, chunks, starts, segments, length,
     C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -1072,6 +1092,9 @@ def part1_backward_scan_1(
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m = tl.zeros([], tl.float32)
+    whole0 = tl.full([], 1.0, tl.float32)
+    whole1 = tl.full([], 0.0, tl.float32)
+    whole2 = tl.full([], float("-inf"), tl.float32)
     if m_first is not None:
         enters = tl.load(m_first + sh + i * 0, mask=i == 0, other=0.0)
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1106,6 +1129,16 @@ def part1_backward_scan_1(
             map0, map1, map2 = tl.associative_scan((map0, map1, map2), 0, maximum_then)
         m_after = maximum_at(map0, map1, map2, m)
         edge_2 = i == C - 1  # steps beyond the end keep states as they are
+        if m_map0 is not None:
+            if n == 0:
+                whole0 = tl.sum(tl.where(edge_2, map0, 0.0), axis=0)
+                whole1 = tl.sum(tl.where(edge_2, map1, 0.0), axis=0)
+                whole2 = tl.sum(tl.where(edge_2, map2, 0.0), axis=0)
+            else:
+                whole0, whole1, whole2 = maximum_then(
+                    whole0, whole1, whole2, tl.sum(tl.where(edge_2, map0, 0.0), axis=0),
+                    tl.sum(tl.where(edge_2, map1, 0.0), axis=0), tl.sum(tl.where(edge_2, map2, 0.0), axis=0),
+                )
         m = tl.sum(tl.where(edge_2, m_after, 0.0), axis=0)
         if RESULTS:
             tl.store(m_before__out + at, m_before_, mask=i_ok)
@@ -1113,6 +1146,12 @@ def part1_backward_scan_1(
         m += tl.where(count == 0, tl.sum(enters, axis=0), 0.0)
     if m_last is not None:
         tl.store(m_last + sh, m)
+    if m_map0 is not None:
+        tl.store(m_map0 + sh, whole0)
+    if m_map1 is not None:
+        tl.store(m_map1 + sh, whole1)
+    if m_map2 is not None:
+        tl.store(m_map2 + sh, whole2)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
@@ -1216,22 +1255,33 @@ def triton_part1_forward(given, states, constants, packed=None, needs_backward=T
     some = i_
     B, T = i_.shape[:2]
     H = max(i_.shape[2], f.shape[2], 0)
-    config = choose(some.dtype, (), "07e580467522ed87")
+    config = choose(some.dtype, (), "993e6e2d5775a4f9")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     m_first = whole(states.get("m"))
     m_starts = m_first
-    segments = 1
+    segments = scan_segments(layout, 1)
     m_made3 = some.new_empty((B, T, H), dtype=torch.float32)
     m_before_ = some.new_empty((B, T, H), dtype=torch.float32)
     m_starts = m_first
+    if segments > 1:
+        m_map0, m_map1, m_map2 = (some.new_empty((B * segments, H), dtype=torch.float32) for _ in range(3))
+        launch(
+            part1_forward_scan_1, (layout.sequences * segments * H * 1,),
+            None, None, m_map0, m_map1, m_map2, f, *strides(f, H), i_, *strides(i_, H), None, None,
+            *layout.swept, segments, layout.length(segments),
+            C=LONG_SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
+        )
+        m_starts = scanned("maximum", m_first, (m_map0, m_map1, m_map2), layout, segments, True)
     m_last = some.new_empty((layout.sequences * segments, H), dtype=torch.float32) if finals else None
     launch(
         part1_forward_scan_1, (layout.sequences * segments * H * 1,),
-        m_starts, m_last, None, f, *strides(f, H), i_, *strides(i_, H), m_made3, m_before_,
+        m_starts, m_last, None, None, None, f, *strides(f, H), i_, *strides(i_, H), m_made3, m_before_,
         *layout.swept, segments, layout.length(segments),
         C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
+    if segments > 1 and m_last is not None:
+        m_last = m_last.unflatten(0, (B, segments))[:, -1]
     m_made = some.new_empty((B, T, H), dtype=torch.float32)
     m_made2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
@@ -1252,7 +1302,7 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     some = i_
     B, T = i_.shape[:2]
     H = max(i_.shape[2], f.shape[2], 0)
-    config = choose(some.dtype, (), "07e580467522ed87")
+    config = choose(some.dtype, (), "993e6e2d5775a4f9")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     m_first = whole(states.get("m"))
@@ -1260,13 +1310,22 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     dm_made = cotangent(cotangents.get("m_made"), some, (B, T, H))
     dm_made2 = cotangent(cotangents.get("m_made2"), some, (B, T, H))
     dm_made3 = cotangent(cotangents.get("m_made3"), some, (B, T, H))
-    segments = 1
+    segments = scan_segments(layout, 1)
     m_before_ = some.new_empty((B, T, H), dtype=torch.float32)
     m_starts = m_first
+    if segments > 1:
+        m_map0, m_map1, m_map2 = (some.new_empty((B * segments, H), dtype=torch.float32) for _ in range(3))
+        launch(
+            part1_backward_scan_1, (layout.sequences * segments * H * 1,),
+            None, None, m_map0, m_map1, m_map2, f, *strides(f, H), i_, *strides(i_, H), None,
+            *layout.swept, segments, layout.length(segments),
+            C=LONG_SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
+        )
+        m_starts = scanned("maximum", m_first, (m_map0, m_map1, m_map2), layout, segments, True)
     m_last = None
     launch(
         part1_backward_scan_1, (layout.sequences * segments * H * 1,),
-        m_starts, m_last, None, f, *strides(f, H), i_, *strides(i_, H), m_before_,
+        m_starts, m_last, None, None, None, f, *strides(f, H), i_, *strides(i_, H), m_before_,
         *layout.swept, segments, layout.length(segments),
         C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
@@ -1275,7 +1334,7 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     df = some.new_empty((B, T, H), dtype=some.dtype) if "f" in needs else None
     dm_starts = dm_first
     if segments > 1:
-        dm_ends, dm_linear = (some.new_empty((B * segments, H), dtype=torch.float32) for _ in range(2))
+        dm_linear, dm_ends = (some.new_empty((B * segments, H), dtype=torch.float32) for _ in range(2))
         launch(
             part1_backward_scan_2, (layout.sequences * segments * H * 1,),
             None, dm_ends, dm_linear, i_, *strides(i_, H), m_before_, *strides(m_before_, H), f, *strides(f, H),
@@ -1283,7 +1342,7 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
             *layout.swept, segments, layout.length(segments),
             C=LONG_SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
-        dm_starts = scanned(dm_first, dm_ends, dm_linear, layout, segments, False)
+        dm_starts = scanned("affine", dm_first, (dm_linear, dm_ends), layout, segments, False)
     dm_last = some.new_empty((layout.sequences * segments, H), dtype=torch.float32)
     launch(
         part1_backward_scan_2, (layout.sequences * segments * H * 1,),

@@ -16,6 +16,7 @@ from .chunk_layout import ChunkLayout, segments_for
 SCAN = 32  # steps that a program scans at once
 LONG_SCAN = 256  # of numbers
 WIDTH = 32  # channels of a program, which has one warp
+AT_ONCE = 64  # segments whose maps are scanned at once
 FEW, MANY = 2, 4  # so many such programs take the place of one of other kernels
 
 
@@ -127,34 +128,92 @@ def scan_stages(segments: int) -> int:
     return 4 if segments == 1 else 3
 
 
+@triton.jit
+def affine_at(a, b, x):
+    return a * x + b
+
+
+@triton.jit
+def map_at(m0, m1, m2, m3, x, KIND: tl.constexpr):
+    """What a map of a kind makes of a state."""
+    if KIND == "affine":
+        found = affine_at(m0, m1, x)
+    elif KIND == "maximum":
+        found = maximum_at(m0, m1, m2, x)
+    elif KIND == "minimum":
+        found = minimum_at(m0, m1, m2, x)
+    elif KIND == "logaddexp":
+        found = logaddexp_at(m0, m1, m2, x)
+    else:
+        found = rational_at(m0, m1, m2, m3, x)
+    return found
+
+
+@triton.jit
+def maps_so_far(m0, m1, m2, m3, KIND: tl.constexpr):
+    """The maps of all segments up to each, from those of each, [segments, X]."""
+    if KIND == "affine":
+        m0, m1 = tl.associative_scan((m0, m1), 0, one_after_other)
+    elif KIND == "maximum":
+        m0, m1, m2 = tl.associative_scan((m0, m1, m2), 0, maximum_then)
+    elif KIND == "minimum":
+        m0, m1, m2 = tl.associative_scan((m0, m1, m2), 0, minimum_then)
+    elif KIND == "logaddexp":
+        m0, m1, m2 = tl.associative_scan((m0, m1, m2), 0, logaddexp_then)
+    else:
+        m0, m1, m2, m3 = tl.associative_scan((m0, m1, m2, m3), 0, rational_then)
+    return m0, m1, m2, m3
+
+
 @triton.jit(do_not_specialize=["segments"])
 def scanned_kernel(
-    first, ends, linear, starts, H, segments, D: tl.constexpr, TILE: tl.constexpr, FORWARD: tl.constexpr
-):
-    """What enters each segment, from the maps of the segments before it."""
+    first, map0, map1, map2, map3, starts, H, segments, D: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+    FORWARD: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """What enters each segment, from the maps of the segments before it, of which a program scans some at once."""
     tile = tl.program_id(0) % tl.cdiv(D, TILE)
     bh = (tl.program_id(0) // tl.cdiv(D, TILE)).to(tl.int64)
     b, h = bh // H, bh % H
     d = tile * TILE + tl.arange(0, TILE)
     d_ok = d < D
+    i = tl.arange(0, AT_ONCE)
     S = tl.zeros([TILE], tl.float32)
     if first is not None:
         S += tl.load(first + bh * D + d, mask=d_ok, other=0.0)
-    for n in range(0, segments):
-        at = ((b * segments + (n if FORWARD else segments - 1 - n)) * H + h) * D + d
-        tl.store(starts + at, S, mask=d_ok)
-        S = S * tl.load(linear + at, mask=d_ok, other=0.0) + tl.load(ends + at, mask=d_ok, other=0.0)
+    tl.store(starts + ((b * segments + (0 if FORWARD else segments - 1)) * H + h) * D + d, S, mask=d_ok)
+    for start in range(0, segments - 1, AT_ONCE):
+        n = start + i
+        ok = (n < segments - 1)[:, None] & d_ok[None, :]
+        at = ((b * segments + (n if FORWARD else segments - 1 - n)) * H + h)[:, None] * D + d[None, :]
+        m0 = tl.load(map0 + at, mask=ok, other=0.0)
+        m1 = tl.load(map1 + at, mask=ok, other=0.0)
+        m2, m3 = m1, m1
+        if map2 is not None:
+            m2 = tl.load(map2 + at, mask=ok, other=0.0)
+        if map3 is not None:
+            m3 = tl.load(map3 + at, mask=ok, other=0.0)
+        m0, m1, m2, m3 = maps_so_far(m0, m1, m2, m3, KIND)
+        left = map_at(m0, m1, m2, m3, S[None, :], KIND)
+        next_at = ((b * segments + (n + 1 if FORWARD else segments - 2 - n)) * H + h)[:, None] * D + d[None, :]
+        tl.store(starts + next_at, left, mask=ok)
+        S = tl.sum(tl.where((i == AT_ONCE - 1)[:, None], left, 0.0), axis=0)
 
 
 def scanned(
-    first: torch.Tensor | None, ends: torch.Tensor, linear: torch.Tensor, p: ChunkLayout, segments: int, forward: bool
+    kind: str,
+    first: torch.Tensor | None,
+    maps: tuple[torch.Tensor, ...],
+    p: ChunkLayout,
+    segments: int,
+    forward: bool,
 ) -> torch.Tensor:
-    """The states that enter each segment, [B * segments, H, ..], from what enters all of them and their maps, S -> linear S +
-    ends."""
-    width = ends[0, 0].numel()
-    tile, starts = scan_width(width), torch.empty_like(ends)
+    """The states that enter each segment, [B * segments, H, ..], from what enters all of them and their maps, of a kind of the
+    table in `torch_form/scans.py`: the numbers of each map in a tensor of its own."""
+    width = maps[0][0, 0].numel()
+    tile, starts = scan_width(width), torch.empty_like(maps[0])
+    given = (*maps, None, None)[:4]
     launch(
-        scanned_kernel, (p.batch * p.heads * cdiv(width, tile),), first, ends, linear, starts, p.heads, segments, D=width,
-        TILE=tile, FORWARD=forward, num_warps=1,
+        scanned_kernel, (p.batch * p.heads * cdiv(width, tile),), first, *given, starts, p.heads, segments, D=width,
+        TILE=tile, AT_ONCE=AT_ONCE, FORWARD=forward, KIND=kind, num_warps=1 if tile == 1 else 4,
     )  # fmt: skip
     return starts

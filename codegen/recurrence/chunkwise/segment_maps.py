@@ -15,13 +15,14 @@ Both are nodes over the streams of a chunk program (see `chunk_program.py`), for
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ...ir.expr import ONE, ZERO, Node, add, canonical_axis, eye, leaf, mul, rename, total
+from ...ir.expr import ONE, ZERO, Node, add, canonical_axis, dim_of, eye, leaf, mul, rename, total
 from ..normal_form.form import Read, StateForm, Write, affine_terms
 from .chunk_program import Builder
-from .planner import Sweep
+from .plan import Plan, Sweep
 
 Pair = tuple[str, str]  # (the state that comes out, the state that goes in)
 
@@ -148,8 +149,10 @@ def feeds_back(group: tuple[StateForm, ...], solve: bool) -> bool:
 def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep | None:
     """The sweep whose last states are a matrix A where they start from the identity, [row, row']: constants set to zero.
 
-    None where feedback differs between columns, or a state has no rows: A isn't a state of a sweep then.
+    None where A isn't a state of a sweep, as `why_no_sweep` says.
     """
+    if why_no_sweep(group, table) is not None:
+        return None
     inner = inner_axes(group)
     columns = {s.col: inner[s.row] for s in group if s.col is not None and s.row is not None}
     names = tuple(s.name for s in group)
@@ -160,18 +163,12 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
         kind, name, axes = x.attrs
         return rename(x, columns) if s.col is not None else leaf(kind, name, (*axes, inner[s.row or ""]))
 
-    if columns and any(s.col is None for s in group):
-        return None
     states = []
     for s in group:
-        if s.row is None or s.col in s.decay_axes:
-            return None
+        assert s.row is not None
         writes = []
         for w in (w for w in s.writes if w.leaf is not None):
-            terms = affine_terms(w.right, lambda x: x in table and table[x].state in names)
-            fed = [(scale, read) for _, scale, read in terms if read is not None]
-            if any(set(columns) & set(scale.axes) for scale, _ in fed):
-                return None
+            fed = _fed(w, names, table)
             right = add(*(mul(scale, moved_to(read, forms[table[read].state])) for scale, read in fed))
             writes.append(replace(w, right=right, leaf=moved_to(w.value, s)))
         states.append(replace(s, col=inner[s.row], axes=(s.row, inner[s.row]), writes=tuple(writes)))
@@ -179,6 +176,53 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
     own = {x: replace(r, leaf=x) for x, r in reads.items()}
     moved = tuple(states)
     return Sweep(moved, True, "row", (), names, Builder(moved, (), True, own).build())
+
+
+def why_no_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> str | None:
+    """Why the matrix of a segment's map isn't a state of a sweep, in words; None where it is."""
+    names = tuple(s.name for s in group)
+    columns = {s.col for s in group if s.col is not None}
+    if columns and any(s.col is None for s in group):
+        return "vectors and matrices are written together"
+    for s in group:
+        if s.row is None:
+            return f"{s.name} has no rows"
+        of_each = "so that a segment multiplies each channel by a matrix of its own"
+        if s.col is not None and s.col in s.decay_axes:
+            return f"what {s.name} writes of its reads decays for each channel of {dim_of(s.col)}, {of_each}"
+        for w in (w for w in s.writes if w.leaf is not None):
+            for scale, _ in _fed(w, names, table):
+                if channel := next((a for a in scale.axes if a in columns), None):
+                    return f"what {s.name} writes of its reads has a strength for each channel of {dim_of(channel)}, {of_each}"
+    return None
+
+
+def _fed(w: Write, names: tuple[str, ...], table: dict[Node, Read]) -> list[tuple[Node, Node]]:
+    """What is written of reads of these states: (what a read is times, the read)."""
+    terms = affine_terms(w.right, lambda x: x in table and table[x].state in names)
+    return [(scale, read) for _, scale, read in terms if read is not None]
+
+
+def why_one_sweep(plans: Iterable[Plan]) -> str | None:
+    """Why kernels take a sequence from end to end and not in segments side by side, in words; None where they take segments:
+    of states that are written without reads of them, and of one whose map is a matrix."""
+    for plan in plans:
+        for sweep in plan.sweeps:
+            group, reads = sweep.group, plan.form.reads
+            names = " and ".join(s.name for s in group)
+            if any(s.coupling for s in group):
+                return f"{names} are added to each other"
+            if any(s.signed for s in group):
+                return f"{names} is multiplied by a number of either sign"
+            if not feeds_back(group, sweep.solve):
+                continue
+            if (why := why_no_sweep(group, reads)) is not None:
+                return why
+            if len(group) > 1:
+                return f"{names} are written of reads of each other"
+            if not same_sweep(group, reads):
+                return f"what {names} writes has more in it than its reads and values of each channel"
+    return None
 
 
 def same_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> bool:

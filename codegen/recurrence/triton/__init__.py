@@ -17,6 +17,7 @@ from .section import (
     schedule_of,
     triton_form,
     triton_source,
+    why_uncut,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "simplified",
     "triton_form",
     "triton_source",
+    "why_uncut",
 ]

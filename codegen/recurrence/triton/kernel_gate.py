@@ -28,7 +28,7 @@ from ...ir.evaluate import BEYOND, Env, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
 from ...ir.kernel_ir import KernelFunction
 from .kernels.coupling_weights import TransitionKernel
-from .kernels.elementwise_scan import ScanKernel
+from .kernels.elementwise_scan import ScanKernel, states_of
 from .kernels.per_step import PER_STEP, Result, RowKernel
 from .print.axis_names import KEPT, block_name, size_name
 from .print.reserved import IMPORTS
@@ -198,8 +198,7 @@ def _gate_scan(k: ScanKernel, f: KernelFunction) -> None:
         needs_order()  # of numbers, or of their sizes
     for all_given in (True, False):
         _gate_whole_scan(k, f, all_given)
-    if k.kind == "affine":
-        _gate_parts(k, f)
+    _gate_parts(k, f)
 
 
 def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
@@ -212,7 +211,7 @@ def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
     outs: dict[str, Tensor | None] = dict.fromkeys((r.name for r in k.results), None)
     wanted = [r for r in k.results if all_given or r.wanted is None]
     outs |= {r.name: Tensor.room(r.name, B * steps * H * _width(r, given)) for r in wanted}
-    arguments = _scan_arguments(k, given, Tensor("first", first.ravel()) if all_given else None, last, None)
+    arguments = _scan_arguments(k, given, Tensor("first", first.ravel()) if all_given else None, last)
     arguments |= {f"{n}_out": x for n, x in outs.items()} | {"segments": 1, "length": steps, "RESULTS": True}
     run(f, B * H * _tiles(shape), arguments, runtime_function)
     after_all = _walk(k, given, first, range(steps))
@@ -224,27 +223,32 @@ def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
 
 
 def _gate_parts(k: ScanKernel, f: KernelFunction) -> None:
-    """What each part of a sequence makes of no state, and what it multiplies a state by."""
+    """The map of each part of a sequence: what it makes of some states."""
     steps, parts, length = 6, 2, 4
     given = _Inputs(k, steps, True, random.Random(f.name))
     shape = tuple(given.sizes[dim_of(a)] for a in k.axes)
-    ends, linear = (Tensor.room(n, B * parts * H * int(np.prod(shape))) for n in ("ends", "linear"))
-    arguments = _scan_arguments(k, given, None, ends, linear)
+    numbers = [Tensor.room(f"number {n}", B * parts * H * int(np.prod(shape))) for n in LAWS[k.kind].identity]
+    arguments = _scan_arguments(k, given, None, None, numbers)
     arguments |= {f"{r.name}_out": None for r in k.results} | {"segments": parts, "length": length, "RESULTS": False}
     run(f, B * parts * H * _tiles(shape), arguments, runtime_function)
     for part in range(parts):
         own = range(part * length, min((part + 1) * length, steps))
-        zero, one = (given.filled((B, H, *shape), Fraction(x)) for x in (0, 1))
-        left = _walk(k, given, zero, own)
-        moved = array(_walk(k, given, one, own) - left)
-        for what, tensor, expected in (("a part's state", ends, left), ("a part's map", linear, moved)):
-            compare(f.name, what, tensor.cells.reshape(B, parts, H, *shape)[:, part], expected)
+        maps = [x.cells.reshape(B, parts, H, *shape)[:, part] for x in numbers]
+        if any(x is UNDEFINED for m in maps for x in m.flat):
+            raise GateError(f"{f.name}: a part's map is undefined")
+        for size in (-(10**6), 0, 1, 10**6):
+            state = given.filled((B, H, *shape), Fraction(size))
+            compare(f.name, "a part's map", _applied(k, maps, state), array(_walk(k, given, state, own)))
 
 
 def _scan_arguments(
-    k: ScanKernel, given: _Inputs, first: Tensor | None, last: Tensor | None, linear: Tensor | None
+    k: ScanKernel, given: _Inputs, first: Tensor | None, last: Tensor | None, numbers: Sequence[Tensor] | None = None
 ) -> Arguments:
-    states = {f"{k.state}_first": first, f"{k.state}_last": last, f"{k.state}_linear": linear}
+    """The arguments of a scan; `numbers` are those of a part's map, of which an affine one has the last where the state is."""
+    names = states_of(k.state, k.kind)
+    states: Arguments = dict.fromkeys(names, None) | {names[0]: first, names[1]: last}
+    if numbers is not None:
+        states |= zip((*names[2:], names[1]), numbers, strict=False)
     places = {"T": given.steps, "H": H, "chunks": 0, "starts": None, "C": 2, "STAGES": 1}
     blocks = {block_name(a): 2 for a in k.axes}
     return given.arguments | states | places | blocks
@@ -268,15 +272,20 @@ def _walk(k: ScanKernel, given: _Inputs, first: np.ndarray, steps: Sequence[int]
     ]
     before, after = (np.full(shape, UNDEFINED, dtype=object) for _ in range(2))
     state = first
-    extreme = EXTREMES.get(k.kind, max)
     for t in steps if k.forward else reversed(steps):
         before[:, t] = state
-        applied = np.frompyfunc(lambda x, *m: LAWS[k.kind].applied(m, x, extreme), 1 + len(maps), 1)
-        state = array(applied(state, *(m[:, t] for m in maps)))
+        state = _applied(k, [m[:, t] for m in maps], state)
         after[:, t] = state
     given.env["stored", f"{k.entry.state}.before"] = before
     given.env["stored", f"{k.entry.state}.after"] = after
     return state
+
+
+def _applied(k: ScanKernel, maps: Sequence[np.ndarray], state: np.ndarray) -> np.ndarray:
+    """What maps make of a state."""
+    law, extreme = LAWS[k.kind], EXTREMES.get(k.kind, max)
+    applied = np.frompyfunc(lambda x, *m: law.applied(m, x, extreme), 1 + len(maps), 1)
+    return array(applied(state, *maps))
 
 
 # --- transitions ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ...printing.kernel_text import kernel_definition, kernel_function_text
 from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled, once
 from ..chunkwise.plan import Plan
-from ..chunkwise.segment_maps import feeds_back, linear_sweep, same_sweep
+from ..chunkwise.segment_maps import why_one_sweep
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
 from .chunk_gate import gate_chunks
@@ -220,17 +220,14 @@ def fused_backward_of(c: Compiled) -> FusedBackward | None:
 
 def cuttable(c: Compiled) -> bool:
     """Do kernels find what enters a segment of a sequence? For one state whose writes depend on reads of it, or none do."""
+    return why_uncut(c) is None
+
+
+@once
+def why_uncut(c: Compiled) -> str | None:
+    """Why they take a sequence from end to end; None where they find it."""
     assert c.forward is not None and c.backward is not None
-    for plan in (c.forward, c.backward):
-        for sweep in plan.sweeps:
-            if any(s.by_products for s in sweep.group):
-                return False
-            if not feeds_back(sweep.group, sweep.solve):
-                continue
-            linear = linear_sweep(sweep.group, plan.form.reads)
-            if linear is None or len(sweep.group) > 1 or not same_sweep(sweep.group, plan.form.reads):
-                return False
-    return True
+    return why_one_sweep((c.forward, c.backward))
 
 
 def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[KernelFunction, ...]:

@@ -24,6 +24,7 @@ from ....ir.launch_ir import (
     Launch,
     Passed,
     Set,
+    joined,
     py,
     ref,
 )
@@ -95,20 +96,17 @@ def scan_kernel(
     s = _scan(e, axes, forward, results, names, name_of)
     setup, loop = _places(axes, forward)
     setup.append(let(s.names.state, zeros(shape(*map(block_name, axes)))))
-    affine, linear = e.kind == "affine", f"{s.names.state}_linear"
-    if affine:
-        setup.append(let(s.names.whole, call("tl.full", s.tile, 1.0, "tl.float32")))
-    loop += s.affine() if affine else s.others()
-    loop += [*_left_by_round(s.names, axes, forward), *s.yielded()]
+    setup += s.unchanged()
+    loop += s.affine() if e.kind == "affine" else s.others()
+    loop += [*s.left_by_round(), *s.yielded()]
     over = call("tl.range", 0, "count", num_stages="STAGES")
     nothing = where(Name("count").equals(0), call("tl.sum", s.names.enters, axis=0), 0.0)
-    last = [_left(linear, call("tl.reduce", s.names.whole, 0, "times"), axes)] if affine else []
     end: list[Statement] = [
         s.if_entered(added(s.names.state, nothing)),
         _left(f"{s.names.state}_last", Name(s.names.state), axes),
-        *last,
+        *(_left(name, value, axes) for name, value in s.left().items()),
     ]
-    states = tuple(Parameter(f"{s.names.state}_{x}", optional=True) for x in ("first", "last", "linear"))
+    states = tuple(Parameter(x, optional=True) for x in states_of(s.names.state, e.kind))
     outs = [(Parameter(f"{r.name}_out", optional=r.wanted is not None),) for r in results]
     sizes = map(size_name, _dims(e, axes, results))
     function = KernelFunction(
@@ -133,7 +131,7 @@ class _Names:
     after: str
     maps: tuple[str, ...]
     earlier: tuple[str, ...]
-    whole: str
+    whole: tuple[str, ...]
     edge: str
     enters: str
 
@@ -180,13 +178,13 @@ def _scan(
         taken=leaves.taken,
     )
     count = range(len(LAWS[e.kind].identity))
-    wishes = [*(f"map{n}" for n in count), *(f"before{n}" for n in count)]
+    wishes = [f"{x}{n}" for x in ("map", "before", "whole") for n in count]
     if e.kind == "affine":
         wishes = ["f", "w", "f_before", "w_before", "whole"]
     made = [printer.fresh(x) for x in (*wishes, "edge", "enters")]
     maps, earlier = made[: len(count)], made[len(count) : 2 * len(count)]
-    whole = made[2 * len(count)]  # of affine maps
-    own = _Names(state, names(before), names(after), tuple(maps), tuple(earlier), whole, *made[-2:])
+    whole = made[2 * len(count) : -2]  # of a segment
+    own = _Names(state, names(before), names(after), tuple(maps), tuple(earlier), tuple(whole), *made[-2:])
     reads_before = any(y is before for r in results for y in walk(r.node))
     return _Scan(e, axes, forward, tuple(results), leaves, printer, own, reads_before)
 
@@ -250,7 +248,7 @@ class _Scan:
             *made,
             let(f.id, zeros(self.tile) + where(ok, texts["factor"], 1.0)),
             let(w.id, zeros(self.tile) + (begins * f if self.e.early else begins)),
-            If(linear.given, (Let((self.names.whole,), f, "*="),)),
+            If(linear.given, (Let(self.names.whole, f, "*="),)),
             # what enters comes with the first step: if the loop began with it, it would have two layouts, and be scanned for
             # both
             self.if_entered(added(w.id, f * self.at_first)),
@@ -262,7 +260,7 @@ class _Scan:
         return steps
 
     def others(self) -> list[Statement]:
-        """The same of maps that aren't affine; a sequence is in one segment."""
+        """The same of maps that aren't affine."""
         maps, kind, orders = self.names.maps, self.e.kind, dict.fromkeys(self.names.maps, self.axes)
         made, texts = self.values(dict(zip(maps, self.e.maps, strict=True)), orders)
         ok = Name("i_ok").along(0, 1 + len(self.axes))
@@ -301,6 +299,39 @@ class _Scan:
         made, texts = self.values({r.name: r.node for r in self.results}, {r.name: r.order for r in self.results})
         return [If(Name("RESULTS"), (*made, *(stored(r, texts[r.name]) for r in self.results)))]
 
+    def unchanged(self) -> list[Statement]:
+        """The map of a segment, before its first step."""
+        if self.e.kind == "affine":  # a product for each place of a tile: the end of a segment multiplies these
+            return [let(self.names.whole[0], call("tl.full", self.tile, 1.0, "tl.float32"))]
+        lane, identity = shape(*map(block_name, self.axes)), map(_number, LAWS[self.e.kind].identity)
+        return [let(n, call("tl.full", lane, x, "tl.float32")) for n, x in zip(self.names.whole, identity, strict=True)]
+
+    def left(self) -> dict[str, Code]:
+        """The numbers of a segment's map, by what stores them; of an affine one the state that it leaves is the other."""
+        pointers = states_of(self.names.state, self.e.kind)[2:]
+        if self.e.kind == "affine":
+            return {pointers[0]: call("tl.reduce", self.names.whole[0], 0, "times")}
+        return dict(zip(pointers, map(Name, self.names.whole), strict=True))
+
+    def left_by_round(self) -> list[Statement]:
+        """The state that the next steps begin with, and the map of all steps so far."""
+        names = self.names
+        last = Name("i").equals(Name("C") - 1 if self.forward else 0)
+        found: list[Statement] = [let(names.edge, last, note="steps beyond the end keep states as they are")]
+        if self.e.kind != "affine":
+            these = tuple(self._at_edge(m) for m in names.maps)
+            whole = Let(names.whole, call(f"{self.e.kind}_then", *names.whole, *these))
+            begins = If(
+                Name("n").equals(0), tuple(let(x, y) for x, y in zip(names.whole, these, strict=True)), (whole,)
+            )
+            found.append(If(Name(states_of(names.state, self.e.kind)[2]).given, (begins,)))
+        return [*found, let(names.state, self._at_edge(names.after))]
+
+    def _at_edge(self, value: str) -> Code:
+        """A value of the last of these steps."""
+        at_edge = Name(self.names.edge).along(0, 1 + len(self.axes))
+        return call("tl.sum", where(at_edge, Name(value), 0.0), axis=0)
+
     @property
     def at_first(self) -> Code:
         """What enters, in the first round."""
@@ -308,6 +339,12 @@ class _Scan:
 
     def if_entered(self, *body: Statement) -> If:
         return If(Name(f"{self.names.state}_first").given, body)
+
+
+def states_of(state: str, kind: str) -> tuple[str, ...]:
+    """Arguments of a scan that are states: the one that enters, the one that is left, and the numbers of a segment's map."""
+    numbers = ("linear",) if kind == "affine" else tuple(f"map{n}" for n in range(len(LAWS[kind].identity)))
+    return tuple(f"{state}_{x}" for x in ("first", "last", *numbers))
 
 
 def _number(x: float) -> Code:
@@ -346,16 +383,6 @@ def _places(axes: Axes, forward: bool) -> tuple[list[Statement], list[Statement]
     return setup, loop
 
 
-def _left_by_round(names: _Names, axes: Axes, forward: bool) -> list[Statement]:
-    """The state that the next steps begin with."""
-    last = Name("i").equals(Name("C") - 1 if forward else 0)
-    at_edge = Name(names.edge).along(0, 1 + len(axes))
-    return [
-        let(names.edge, last, note="steps beyond the end keep states as they are"),
-        let(names.state, call("tl.sum", where(at_edge, Name(names.after), 0.0), axis=0)),
-    ]
-
-
 def _left(pointer: str, value: Code, axes: Axes) -> Store:
     """The statement that stores what is left of a segment, a state or what is like one."""
     if not axes:
@@ -371,16 +398,20 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
     sizes = [size_name(dim_of(a)) for a in kernel.axes]
     width = f"scan_width({sizes[0]})" if sizes else "1"
     tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
-    cut = kernel.kind == "affine"
-    found: list[LaunchStatement] = [Define(("segments",), Expr(f"scan_segments(layout, {tiles})" if cut else "1"))]
+    found: list[LaunchStatement] = [Define(("segments",), Expr(f"scan_segments(layout, {tiles})"))]
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
         found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
     tensors = [passed(tensor, x, kernel.sometimes.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
     words = [(x, Expr(x)) for x in map(size_name, kernel.dims)] + [(block_name(a), Expr(width)) for a in kernel.axes]
 
+    affine = kernel.kind == "affine"
+    numbers = [ref(x) for x in states_of(S, kernel.kind)[2:]]
+    made = [*numbers, *([ref(f"{S}_ends")] if affine else [])]  # a segment's map
+
     def launch(ends: bool) -> Launch:
-        left = [NONE, ref(f"{S}_ends"), ref(f"{S}_linear")] if ends else [ref(f"{S}_starts"), ref(f"{S}_last"), NONE]
+        whole = [ref(f"{S}_starts"), ref(f"{S}_last"), *(NONE for _ in numbers)]
+        left = [NONE, ref(f"{S}_ends") if affine else NONE, *numbers] if ends else whole
         states = [Passed(left[0]), *(stored_to(x, tiles=bool(sizes)) for x in left[1:])]
         outs = [stored_to(NONE if ends else ref(r.name), tiles=bool(r.order)) for r in results]
         return Launch(
@@ -394,21 +425,22 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
         )
 
     state = ", ".join(["{}", "H", *sizes])
-    ends = f"(some.new_empty(({state.format('B * segments')}), dtype=torch.float32) for _ in range(2))"
-    entering = (first, ref(f"{S}_ends"), ref(f"{S}_linear"), Expr("layout"), Expr("segments"), Expr(str(forward)))
+    ends = f"(some.new_empty(({state.format('B * segments')}), dtype=torch.float32) for _ in range({len(made)}))"
+    maps = py("({})", joined(made))
+    entering = (py(f'"{kernel.kind}"'), first, maps, Expr("layout"), Expr("segments"), Expr(str(forward)))
     segments: Body = (
-        Set((f"{S}_ends", f"{S}_linear"), Expr(ends)),
+        Set(tuple(x.text for x in made), Expr(ends)),
         launch(True),
         Call((f"{S}_starts",), "scanned", entering),
     )
-    found += [Set((f"{S}_starts",), first), *([LaunchIf(Expr("segments > 1"), segments)] if cut else [])]
+    found += [Set((f"{S}_starts",), first), LaunchIf(Expr("segments > 1"), segments)]
     if finals == "False":
         found.append(Set((f"{S}_last",), NONE))
     else:
         when = None if finals == "True" else Expr(finals)
         found.append(Alloc(f"{S}_last", Expr(state.format("layout.sequences * segments")), when=when))
     found.append(launch(False))
-    if finals != "False" and cut:
+    if finals != "False":
         last = ref(f"{S}_last")
         whole = py("{}.unflatten(0, (B, segments))[:, {}]", last, "-1" if forward else "0")
         found.append(LaunchIf(py("segments > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))

@@ -33,7 +33,7 @@ from ..print.axis_names import size_name
 from .arguments import Role
 from .channel_decays import ChannelDecays
 from .tile_names import Scope
-from .tile_values import Elements, Once, Value, matrix_place
+from .tile_values import Elements, Once, Value, chunk_place, matrix_place
 
 
 class TileLeaves(ChannelDecays):
@@ -83,6 +83,12 @@ class TileLeaves(ChannelDecays):
         if kind in PER_HEAD:
             return self._per_head(x, own)
         return self._of_each_step(x, own)
+
+    def matrix_in_memory(self, x: Node) -> Code:
+        """Where a matrix over the steps of a chunk lies that a kernel before this one has made."""
+        if x.op != "leaf" or x.attrs[1] in self.matrices:
+            raise CannotPrint("rows of a matrix that doesn't lie in memory")
+        return chunk_place(self.argument(self.name_of(x), Role.WHOLE, "matrix", x))
 
     def _of_each_step(self, x: Node, own: tuple[str, ...]) -> Value:
         """Numbers of each step, or a tile of them."""

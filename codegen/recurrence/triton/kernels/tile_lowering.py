@@ -184,14 +184,14 @@ class Tiles(TileLeaves, Walk[Node, Value]):
         )
 
     def _channel_solve(self, x: Node) -> Value:
-        """One triangular system for each channel; functions have steps on the last axis."""
+        """One triangular system for each channel; functions have steps on the last axis, and load the matrix row by row."""
         matrix, scale, right, *decays = x.args
         (channel,) = (a for a in x.axes if a != ROW)
         axes, own = (channel, ROW), self.ordered(x.axes)
         given = [self.value(y).over(own) for y in (scale, right)]
         given = [self.until_ends(v, y, own) for v, y in zip(given, (scale, right), strict=True)]
         factors, constants = given if own == axes else [call("tl.trans", v) for v in given]
-        t = self.value(matrix).over((ROW, COL))
+        t = self.matrix_in_memory(matrix)
         direction, *edges = x.attrs
         made = call("channel_solve", constants, factors, t, direction > 0, "C")
         for d in decays:

@@ -105,9 +105,13 @@ def zeros_of(sizes: Iterable[str]) -> Code:
 
 
 def matrix_place(variable: str) -> Code:
-    """Where a matrix over the steps of a chunk lies in [B, H, chunks, C, C]."""
-    chunk = plus(times("bh", "chunks"), "c")
-    return plus(variable, times(chunk, "C", "C"), times(Name("i").along(0, 2), "C"), Name("i").along(1, 2))
+    """Where the entries of a matrix over the steps of a chunk lie in [B, H, chunks, C, C]."""
+    return plus(chunk_place(variable), times(Name("i").along(0, 2), "C"), Name("i").along(1, 2))
+
+
+def chunk_place(variable: str) -> Code:
+    """Where such a matrix begins."""
+    return plus(variable, times(plus(times("bh", "chunks"), "c"), "C", "C"))
 
 
 def running(x: Node) -> tuple[Node, Node] | None:

@@ -1,6 +1,7 @@
 """Scans in Triton's interpreter, against the torch form in float64: in parts, and over packed sequences."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -30,6 +31,26 @@ def spec():
     return r
 
 
+def kinds():
+    """States of each kind of maps that compose, of numbers and of channels."""
+    from chunkform.spec.language import Max, Min, Recurrence, exp, hadamard, log, sigmoid
+
+    r = Recurrence("kinds")
+    d = r.dims("d")
+    x, a = r.inputs("width edge", d)
+    b, w = r.inputs("b"), r.parameter("whole", d)
+    lam, g = r.decay("lam"), r.decay("g", d)
+    h, m, z, n = r.state("h", d), r.state("m", d), r.state("z", d), r.state("n")
+    r.update(h, Max(hadamard(g, h.prev) + x, a))
+    r.update(m, Min(m.prev + a + w, x))
+    r.update(z, log(exp(z.prev + x) + exp(a)))
+    noise = sigmoid(b) + lam * n.prev
+    r.update(n, noise / (1 + noise))
+    r.output("o", hadamard(h.next, a) + n.next * m.prev)
+    r.output("p", z.next + h.prev)
+    return r
+
+
 def main():
     """Prints the largest error of outputs, last states and gradients: whole, in parts, and packed. In a process of its own, as
     Triton's interpreter is chosen before Triton is imported."""
@@ -37,10 +58,13 @@ def main():
     from chunkform.codegen.checking.accuracy import relative_error
     from chunkform.runtime.chunk_kernels import elementwise_scan as scan
 
-    op, segments_for = chunkform.compile(spec()), scan.segments_for
+    ops, segments_for = [chunkform.compile(x()) for x in (spec, kinds)], scan.segments_for
+    scan.AT_ONCE = 2  # of the maps of segments
     vectors, numbers = (1, STEPS, HEADS, WIDTH), (1, STEPS, HEADS)
     found = []
-    for parts, bounds in ((1, None), (2, None), (1, (0, 37, 37, 41, STEPS))):
+    for op, parts, bounds in product(ops, (1, 2, 3, 4), (None, (0, 37, 37, 41, STEPS))):
+        if parts > 1 and bounds is not None:
+            continue
         torch.manual_seed(parts)
         given = {n: torch.randn(vectors) / 2 for n in ("width", "edge")} | {
             "b": torch.rand(numbers),
@@ -48,11 +72,12 @@ def main():
         }
         given |= {"log_lam": -torch.rand(numbers), "log_g": -3 * torch.rand(vectors)}
         count = 1 if bounds is None else len(bounds) - 1
-        start = [torch.randn(count, HEADS, *size) for size in ((WIDTH,), (WIDTH,), (WIDTH,), ())]
+        start = [torch.randn(count, HEADS, *size) for size in ((WIDTH,), (WIDTH,), (WIDTH,))]
+        start.append(torch.rand(count, HEADS))
         incoming = [torch.randn(vectors), torch.randn(vectors), *(torch.randn_like(x) for x in start)]
         packed = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
 
-        def both(backend, dtype, given=given, start=start, incoming=incoming, packed=packed):
+        def both(backend, dtype, op=op, given=given, start=start, incoming=incoming, packed=packed):
             leaves = {n: x.to(dtype).requires_grad_() for n, x in given.items()}
             states = [x.to(dtype).requires_grad_() for x in start]
             *outputs, last = op(**leaves, initial_state=states, output_final_state=True, backend=backend, **packed)
@@ -75,7 +100,7 @@ def test_scans_agree_with_the_torch_form():
     done = script(Path(__file__))
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 3 and all(e < 1e-5 for e in found), found
+    assert len(found) == 10 and all(e < 1e-5 for e in found), found
 
 
 if __name__ == "__main__":
@@ -120,3 +145,57 @@ def test_a_state_that_forgets_itself_hands_on_what_it_reads_of_another():
     r.update(h, lam * h.prev + x)
     r.output("o", h.next)
     assert "h_before_ = " in triton_source(compile_spec(r))  # whose gate refuses what nothing has assigned
+
+
+def scans_of_kinds():
+    """The kernels of all kinds that scan forwards, and the function that launches them."""
+    from chunkform.codegen.recurrence.pipeline import compile_spec
+    from chunkform.codegen.recurrence.triton.launch.elementwise_scan import ScanHost
+
+    host = ScanHost(compile_spec(kinds()), False)
+    function = host.function_ir()
+    found = [k for k in host.kernels if k.sweeps]
+    assert {k.kind for k in found} == {"maximum", "minimum", "logaddexp", "rational"}
+    return found, function
+
+
+def test_scans_of_every_kind_are_cut_into_segments():
+    """Each is launched for the maps of segments, which are scanned, and for what is made of each step."""
+    from chunkform.codegen.ir.launch_ir import Call, Launch, statements
+
+    kernels, function = scans_of_kinds()
+    launched = [x for x in statements(function.body) if isinstance(x, Launch) and x.kernel in {k.name for k in kernels}]
+    assert sorted(x.kernel for x in launched) == sorted(k.name for k in kernels for _ in range(2))
+    calls = [x for x in statements(function.body) if isinstance(x, Call) and x.function == "scanned"]
+    assert [x.arguments[0].text.strip('"') for x in calls] == [k.kind for k in kernels]
+
+
+def test_a_wrong_map_of_a_segment_is_refused():
+    """As where the rounds of a segment are composed in the wrong order, or all but the last are left out."""
+    from dataclasses import replace
+
+    import pytest
+
+    from chunkform.codegen.ir.code import Call
+    from chunkform.codegen.ir.kernel_ir import Let, changed
+    from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
+    from chunkform.codegen.recurrence.triton.section import functions_of
+    from chunkform.errors import GateError
+
+    for k in scans_of_kinds()[0]:
+
+        def swapped(x, kind=k.kind):
+            if isinstance(x, Let) and isinstance(x.value, Call) and x.value.function == f"{kind}_then":
+                half = len(x.value.arguments) // 2
+                arguments = (*x.value.arguments[half:], *x.value.arguments[:half])
+                return (replace(x, value=replace(x.value, arguments=arguments)),)
+            return (x,)
+
+        def left_out(x, kind=k.kind):
+            composes = isinstance(x, Let) and isinstance(x.value, Call) and x.value.function == f"{kind}_then"
+            return () if composes else (x,)
+
+        (f,) = functions_of(k)  # which the gate has passed
+        for wrong in (swapped, left_out):
+            with pytest.raises(GateError, match="a part's map"):
+                gate_kernel(k, replace(f, body=changed(f.body, wrong)))
