@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import codecs
+import importlib
 import json
+import math
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -256,24 +258,68 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def recurrence(name: str) -> str:
+    """The name of an op that takes steps."""
+    try:
+        module = importlib.import_module(f"chunkform.generated.{name}")
+    except ImportError:
+        raise argparse.ArgumentTypeError(f"must be an op of the catalogue, got {name!r}") from None
+    if not hasattr(getattr(module, name, None), "draft"):
+        raise argparse.ArgumentTypeError(f"must be a recurrence of the catalogue, which takes steps; {name!r} is none")
+    return name
+
+
+def between(least: float, most: float = math.inf, kind: type[float] = int) -> Callable[[str], float]:
+    """A number with these limits."""
+
+    def number(text: str) -> float:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = math.nan
+        if not least <= found <= most:
+            limits = f"{least} or more" if most == math.inf else f"{least} to {most}"
+            raise argparse.ArgumentTypeError(f"must be {limits}, got {text!r}")
+        return found
+
+    return number
+
+
+def weights(path: str) -> Any:
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:
+        raise argparse.ArgumentTypeError(f"must be a file that torch.save wrote a state_dict to: {error}") from None
+
+
 def main() -> None:
     said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    said.add_argument("--op", default="gated_delta_rule", help="of the catalogue")
-    said.add_argument("--weights", help="a state_dict of LanguageModel")
-    said.add_argument("--width", type=int, default=64)
-    said.add_argument("--heads", type=int, default=2)
-    said.add_argument("--layers", type=int, default=2)
+    said.add_argument("--op", type=recurrence, default="gated_delta_rule", help="of the catalogue")
+    said.add_argument("--weights", type=weights, help="a state_dict of LanguageModel")
+    said.add_argument("--width", type=between(1), default=64)
+    said.add_argument("--heads", type=between(1), default=2)
+    said.add_argument("--layers", type=between(1), default=2)
     said.add_argument("--host", default="127.0.0.1")
-    said.add_argument("--port", type=int, default=8000)
-    said.add_argument("--rows", type=int, default=64, help="sequences served at the same time")
-    said.add_argument("--waiting", type=int, default=128, help="requests that may wait")
-    said.add_argument("--drafts", type=int, default=3, help="tokens tried at once beside the next one")
-    said.add_argument("--longest", type=int, default=8192, help="tokens of a prompt")
-    said.add_argument("--grace", type=float, default=10.0, help="seconds for what runs when the server is told to end")
+    said.add_argument("--port", type=between(0, 65535), default=8000)
+    said.add_argument("--rows", type=between(1), default=64, help="sequences served at the same time")
+    said.add_argument("--waiting", type=between(1), default=128, help="requests that may wait")
+    said.add_argument("--drafts", type=between(0), default=3, help="tokens tried at once beside the next one")
+    said.add_argument("--longest", type=between(1), default=8192, help="tokens of a prompt")
+    said.add_argument(
+        "--grace",
+        type=between(0, kind=float),
+        default=10.0,
+        help="seconds for what runs when the server is told to end",
+    )
     given = said.parse_args()
+    if given.width % given.heads:
+        said.error(f"--width must be a multiple of --heads, got {given.width} and {given.heads}")
     model = LanguageModel(given.op, given.width, given.heads, given.layers)
-    if given.weights:
-        model.load_state_dict(torch.load(given.weights, weights_only=True))
+    if given.weights is not None:
+        try:
+            model.load_state_dict(given.weights)
+        except (RuntimeError, TypeError) as error:
+            said.error(f"--weights don't fit this model: {error}")
     engine = Engine(model, given.rows, given.waiting, given.drafts, longest=given.longest)
     config = uvicorn.Config(app_of(engine, given.op), given.host, given.port, log_level="warning", backlog=2048)
     Server(config, engine, given.grace).run()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import io
 import json
 import os
 import signal
@@ -124,6 +126,28 @@ def test_next_to_no_temperature_is_none():
 def test_limits_are_above_0(limit):
     with pytest.raises(ValueError, match=f"{limit} must be 1 or more, got 0"):
         Engine(LanguageModel("gated_delta_rule", WIDTH), **{limit: 0})
+
+
+def test_options_that_mean_nothing_are_named():
+    """In one process: each costs the imports of a server."""
+    serve = pytest.importorskip("serve")
+    for options, told in (
+        (
+            ["--op", "softmax_attention"],
+            "--op: must be a recurrence of the catalogue, which takes steps; 'softmax_attention'",
+        ),
+        (["--op", "nothing"], "--op: must be an op of the catalogue, got 'nothing'"),
+        (["--rows", "0"], "--rows: must be 1 or more, got '0'"),
+        (["--port", "65536"], "--port: must be 0 to 65535, got '65536'"),
+        (["--grace", "nan"], "--grace: must be 0 or more, got 'nan'"),
+        (["--weights", "nowhere.pt"], "--weights: must be a file that torch.save wrote a state_dict to"),
+        (["--width", "30", "--heads", "4"], "--width must be a multiple of --heads, got 30 and 4"),
+    ):
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(io.StringIO()) as said:
+            patch.setattr(sys, "argv", ["serve.py", *options])
+            with pytest.raises(SystemExit, match="2"):
+                serve.main()
+        assert told in said.getvalue(), said.getvalue()
 
 
 def test_who_waits_is_told_that_the_engine_failed():
