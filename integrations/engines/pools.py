@@ -12,11 +12,12 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 from chunkform.runtime.op import debugging
-from chunkform.runtime.op.arguments import check_call
+from chunkform.runtime.op.arguments import FLOATS, check_call
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.rows import look_at_rows, told
 from chunkform.runtime.op.several import Places, Writes, several_steps
 
+INTEGERS = (torch.int32, torch.int64)
 HARMLESS = (
     "chunk_indices",
     "chunk_offsets",
@@ -116,12 +117,29 @@ def take_steps(
             raise ArgumentError(
                 f"{name}: states must be {layout} = [.., {heads}, {inner[0]}, {inner[1]}], got {list(x.shape)}"
             )
+    _check_states(
+        name, [x for x in (pool, kept) if x is not None], kept if kept is not None else pool if last else None
+    )
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, pool)):
+        raise ArgumentError(f"{name}: steps have no gradient, but an argument requires one: call under torch.no_grad()")
     where.look(name, pool, kept, tokens, last)
     pools = [pool.mT if v_first else pool]
     others = [] if kept is None else [kept.mT if v_first else kept]
     writes = Writes(outputs=out is not None, each=kept is not None, last=last)
     with torch.no_grad():
         several_steps(op.step, dict(given), pools, others, [] if out is None else [out], sizes, where.places(), writes)
+
+
+def _check_states(name: str, pools: list[Tensor], written: Tensor | None) -> None:
+    """Pools in a dtype that steps take, and memory for each entry of what is written."""
+    for x in pools:
+        if x.dtype not in FLOATS:
+            raise ArgumentError(f"{name}: states must be in float32, bfloat16 or float16, got {x.dtype}")
+    if written is not None and any(n > 1 and s == 0 for n, s in zip(written.shape, written.stride(), strict=True)):
+        raise ArgumentError(
+            f"{name}: states are written to, and must have memory for each entry; got an expanded tensor of shape "
+            f"{list(written.shape)}: pass its .contiguous()"
+        )
 
 
 def normalised(x: Tensor, on: bool) -> Tensor:
@@ -134,8 +152,8 @@ def scaled(q: Tensor, k: Tensor, scale: float | None, on: bool) -> tuple[Tensor,
     """Queries and keys as the recurrence takes them: normalised where `on`, queries times the scale, K^-0.5 by default."""
     if scale is None:
         scale = k.shape[-1] ** -0.5
-    elif not scale > 0:
-        raise ArgumentError(f"scale must be above 0, got {scale}")
+    elif not isinstance(scale, int | float) or not scale > 0:
+        raise ArgumentError(f"scale must be above 0, a number, got {told(scale)}")
     return normalised(q, on) * scale, normalised(k, on)
 
 
@@ -212,6 +230,10 @@ def refuse_others(name: str, others: Mapping[str, object]) -> None:
 
 def checked_packing(q: Tensor, cu_seqlens: Tensor | None) -> None:
     """Packed tokens are one batch entry."""
+    if cu_seqlens is not None and (
+        not isinstance(cu_seqlens, Tensor) or cu_seqlens.dim() != 1 or cu_seqlens.dtype not in INTEGERS
+    ):
+        raise ArgumentError(f"cu_seqlens must be a tensor [N + 1] of int32 or int64, got {told(cu_seqlens)}")
     if cu_seqlens is not None and q.shape[0] != 1:
         raise ArgumentError(f"with cu_seqlens the batch size must be 1, got {q.shape[0]}: flatten the sequences first")
 
@@ -237,7 +259,7 @@ def _real(what: str, rows: Tensor | None, null: int | None, count: int) -> Tenso
     """The rows of so many sequences; padding is below 0."""
     if rows is None:
         return None
-    if rows.dtype not in (torch.int32, torch.int64) or rows.shape[0] < count:
+    if not isinstance(rows, Tensor) or rows.dtype not in INTEGERS or rows.shape[0] < count:
         raise ArgumentError(f"{what} must be int32 or int64, for {count} sequences, got {told(rows)}")
     rows = rows[:count]
     return (rows if null is None else torch.where(rows == null, -1, rows)).contiguous()

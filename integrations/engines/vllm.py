@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError
+from chunkform.runtime.op.rows import told
 
-from .pools import Rows, checked_packing, decays, packed_decode, refuse_others, scaled, take_steps, whole
+from .pools import INTEGERS, Rows, checked_packing, decays, packed_decode, refuse_others, scaled, take_steps, whole
 
 
 def fused_recurrent_gated_delta_rule(
@@ -268,6 +269,9 @@ def _rows(
     """The blocks that states are read from, and those that the states after each token go to, of so many sequences."""
     if indices is None:
         return None, None
+    for key, x in (("ssm_state_indices", indices), ("num_accepted_tokens", accepted)):
+        if x is not None and (not isinstance(x, Tensor) or x.dtype not in INTEGERS):
+            raise ArgumentError(f"{name}: {key} must be a tensor of int32 or int64, got {told(x)}")
     if indices.dim() == 1:
         if accepted is not None:
             raise ArgumentError(

@@ -139,7 +139,8 @@ class RWKV7Attention(Layer):
         r, k, a, log_w = (heads(y, width) for y in (r, k, a, log_w))
         v_heads = heads(v, v.shape[-1] // self.r_k.shape[0])
         o, state = run({"q": r, "k": k, "a": -kk, "b": kk * a, "v": v_heads, "log_w": log_w}, kept[0], starts, final)
-        o = self.g_norm(o.flatten(2).flatten(0, 1)).view(*x.shape[:2], -1)
+        o = o.flatten(2)
+        o = self.g_norm(o.flatten(0, 1)).view(o.shape)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v_heads
         y = self.o_proj((o + bonus.flatten(2)) * self.g_lora(xg))
         return y, v_first, (state, (last_inputs(x, tail, starts), None, None))

@@ -401,3 +401,29 @@ def test_mistakes_are_named():
             intermediate_states_buffer=torch.zeros(5, 4, HV, V, K)[:, :2],
             intermediate_state_indices=torch.tensor([0, 1]),
         )  # fmt: skip
+
+
+def test_states_and_numbers_that_no_step_takes_are_named():
+    given, indices = tokens(4, 1), torch.tensor([3, 1, 0, 7])
+    call = vllm.fused_recurrent_gated_delta_rule
+    state = {"initial_state": blocks(True), "ssm_state_indices": indices}
+    for changed, told in (
+        (
+            {"initial_state": blocks(True).to(torch.float8_e4m3fn)},
+            "states must be in float32, bfloat16 or float16, got torch.float8",
+        ),
+        ({"initial_state": blocks(True)[:1].expand(P, HV, V, K)}, "must have memory for each entry"),
+        ({"ssm_state_indices": [3, 1, 0, 7]}, "ssm_state_indices must be a tensor of int32 or int64, got"),
+        ({"ssm_state_indices": indices.float()}, "ssm_state_indices must be a tensor of int32 or int64, got"),
+        ({"cu_seqlens": [0, 1]}, "cu_seqlens must be a tensor"),
+        ({"scale": torch.tensor(0.5)}, "scale must be above 0, a number, got"),
+        ({"q": given["q"].clone().requires_grad_()}, "steps have no gradient, but an argument requires one"),
+    ):
+        with pytest.raises(ArgumentError, match=told):
+            call(**(given | state | changed))
+    with torch.no_grad():
+        call(**(given | state | {"q": given["q"].clone().requires_grad_()}))
+    with pytest.raises(ArgumentError, match="rows must be int32 or int64, for 2 sequences, got"):
+        sglang.fused_recurrent_gated_delta_rule_update(
+            **tokens(2, 1), initial_state_source=blocks(True), initial_state_indices=[0, 1]
+        )

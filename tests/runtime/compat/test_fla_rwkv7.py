@@ -73,3 +73,8 @@ def test_ranks_follow_from_the_width():
     for width, expected in ((64, (64, 160, 64, 64)), (128, (160, 160, 160, 96))):
         m = RWKV7Attention(1024, width)
         assert tuple(getattr(m, f"{n}_lora").lora[0].out_features for n in "wgav") == expected
+
+
+def test_no_sequences_give_none():
+    m = layer(0)
+    assert m(torch.randn(0, 5, 16, dtype=torch.float64))[0].shape == (0, 5, 16)
