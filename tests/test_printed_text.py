@@ -25,15 +25,10 @@ WHY = {
     # text of others
     "exact/jit_source.py": "functions of the runtime, whose source the gates run",
     "performance/compile_report.py": "what Triton and ptxas have made",
-    # templates of Python in the compiler's own source, and what is still made as text (AS_TEXT, below)
+    # templates of Python in the compiler's own source
     "ir/quoted.py": "the one place that reads Python",
     # whole files, once all is decided
     "printing/formatting.py": "how a finished file is laid out: which arguments share a line",
-}
-
-# who makes code as text, which is read once before names in it are looked at; this list only gets shorter
-AS_TEXT = {
-    "recurrence/triton/section.py": "kernels whose warps have roles",
 }
 
 
@@ -58,14 +53,14 @@ def test_text_is_read_where_it_says_why():
     assert sorted(WHY.keys() - found) == [], "no longer read: leave it out of the list"
 
 
-def test_code_that_is_made_as_text_only_gets_less():
-    found = {
+def test_no_code_is_made_as_text():
+    """Words are asked of data, or of templates in the compiler's own source: nobody has the words of a text found."""
+    asks = {
         path.relative_to(ROOT / "codegen").as_posix()
         for path in (ROOT / "codegen").rglob("*.py")
-        if any(isinstance(x, ast.Name) and x.id == "read_definitions" for x in ast.walk(ast.parse(path.read_text())))
-    } - {"ir/quoted.py"}
-    assert found - AS_TEXT.keys() == set(), "make it as data (`ir/launch_ir.py`, `ir/kernel_ir.py`)"
-    assert AS_TEXT.keys() - found == set(), "it is data: leave it out of the list"
+        if any(isinstance(x, ast.Name) and x.id == "words_in" for x in ast.walk(ast.parse(path.read_text())))
+    }
+    assert asks == {"ir/quoted.py"}, "make it as data (`ir/launch_ir.py`, `ir/kernel_ir.py`)"
 
 
 def test_a_module_that_reads_is_seen(tmp_path):

@@ -65,6 +65,18 @@ def test_lines_are_those_of_code():
     assert sizes.lines({"codegen/ir/a.py": text}) == {"codegen/ir": 4}
 
 
+def test_generated_files_stay_below_their_bound():
+    found = sizes.generated_lines(sizes.generated())
+    assert found["as before"] <= sizes.MOST_GENERATED
+    assert found.total() == sum(text.count("\n") for text in sizes.generated().values())
+    assert {"as before", *sizes.SINCE} == found.keys()
+
+
+def test_lines_of_generated_files_are_told_apart():
+    text = '"""A."""\n\n@gluon.jit\ndef f():\n    pass\n\n\n@triton.jit\ndef steps_kernel():\n    pass\n\ndef g():\n    pass\n'
+    assert sizes.generated_lines({"a.py": text}) == {"as before": 4, "roles": 5, "steps of drafts": 4}
+
+
 @pytest.mark.long
 def test_the_page_says_what_its_commits_have():
     text = sizes.PAGE.read_text()

@@ -16,10 +16,13 @@ from .functions import LIBRARIES, TABLE, TRITON
 from .quoted import filled, quoted
 from .words import Keyword, Member, Said, Words, listed, path
 
-CONDITIONAL, OR, AND, NOT, COMPARE, EITHER, BOTH, ADD, MUL, UNARY, ATOM = range(-7, 4)  # how tightly a text binds
+CONDITIONAL, OR, AND, NOT, COMPARE, EITHER, DIFFER, BOTH, ADD, MUL, UNARY, ATOM = range(
+    -8, 4
+)  # how tightly a text binds
 LEVELS = {
     **dict.fromkeys(("<", "<=", ">", ">=", "==", "!=", "is", "is not"), COMPARE),
-    "or": OR, "and": AND, "|": EITHER, "&": BOTH, "+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "@": MUL,
+    "or": OR, "and": AND, "|": EITHER, "^": DIFFER, "&": BOTH,
+    "+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "@": MUL,
 }  # fmt: skip
 Operand = TypeVar("Operand", bound="Code | int | float | str | None")
 

@@ -1,18 +1,17 @@
 """Words of Python that the compiler's own source quotes: templates of expressions and statements, with holes for what is data.
 
-This is the one place that reads Python. `read_definitions` is for code that is still made as text; `tests/test_printed_text.py`
-lists who asks for it.
+This is the one place that reads Python, and it reads no code that the compiler has made: that is data until it is printed.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from string import Formatter
 
-from .words import Bound, Default, Defined, Definition, Definitions, Keyword, Member, Read, Said, Word, Words
+from .words import Bound, Default, Defined, Keyword, Member, Read, Said, Word, Words
 
 TOKEN = re.compile(
     r'(?P<said>r?""".*?"""|r?"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*)'
@@ -25,20 +24,6 @@ HOLE = "\u2135"  # where a part stands: a letter that no name has
 Kinds = dict[tuple[int, int], type[Word]]  # of names, by line and column
 
 
-def read_definitions(text: str) -> Definitions:
-    """What a text defines."""
-    tree = ast.parse(text)
-    starts, lines = _lines(text)
-    kinds: dict[int, type[Word]] = {}
-    for x in tree.body:
-        kinds |= _places(_kinds(x, isinstance(x, ast.FunctionDef)), starts, lines)
-    begins = [0, *(starts[_first_line(x) - 1] for x in tree.body[1:])]
-    return tuple(
-        Definition(tuple(_words(text, begin, end, kinds)), isinstance(x, ast.FunctionDef))
-        for x, begin, end in zip(tree.body, begins, [*begins[1:], len(text)], strict=True)
-    )
-
-
 @lru_cache(1 << 16)
 def quoted(template: str) -> Words:
     """The words of an expression, of arguments of a call, of a statement, of more arguments, with a comma before, of items of
@@ -49,20 +34,16 @@ def quoted(template: str) -> Words:
             tree = ast.parse(text)
         except SyntaxError:
             continue
-        starts, lines = _lines(text)
-        kinds: dict[int, type[Word]] = {}
-        for x in tree.body:
-            kinds |= _places(_kinds(x, True), starts, lines)
-        return tuple(_words(text, len(before), len(text) - len(after), kinds))
+        return words_in(text, [(x, True) for x in tree.body], len(before), len(text) - len(after))
     raise ValueError(f"expected an expression or a statement of Python, got {template!r}")
 
 
 @cache
 def parameters(head: str) -> Words:
     """The words of a function's parameters, in parentheses."""
-    (function,) = read_definitions(f"def _{head}: ...\n")
-    at = next(n for n, x in enumerate(function.words) if isinstance(x, Defined))
-    *inside, last = function.words[at + 1 :]
+    words = quoted(f"def _{head}: ...\n")
+    at = next(n for n, x in enumerate(words) if isinstance(x, Defined))
+    *inside, last = words[at + 1 :]
     return (*inside, last.removesuffix(": ...\n"))
 
 
@@ -99,6 +80,15 @@ def _with_holes(template: str) -> tuple[str, tuple[int, ...]]:
     return "".join(pieces), tuple(order)
 
 
+def words_in(text: str, statements: Iterable[tuple[ast.stmt, bool]], begin: int, end: int) -> Words:
+    """The words of a part of a text of Python with these statements; names that they give may be a function's own."""
+    starts, lines = _lines(text)
+    kinds: dict[int, type[Word]] = {}
+    for x, inside in statements:
+        kinds |= _places(_kinds(x, inside), starts, lines)
+    return tuple(_words(text, begin, end, kinds))
+
+
 def _text(part: Words | str) -> str:
     return "".join(part) if isinstance(part, tuple) else part
 
@@ -118,10 +108,6 @@ def _places(kinds: Kinds, starts: list[int], lines: list[str]) -> dict[int, type
         line = lines[row - 1]
         found[starts[row - 1] + (column if line.isascii() else len(line.encode()[:column].decode()))] = kind
     return found
-
-
-def _first_line(x: ast.stmt) -> int:
-    return min([x.lineno, *(d.lineno for d in (x.decorator_list if isinstance(x, ast.FunctionDef) else ()))])
 
 
 def _kinds(top: ast.AST, inside: bool) -> Kinds:

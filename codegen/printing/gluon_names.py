@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.code import Call, Cast, Code, Function, Load, Name, Power, call
+from ..ir.code import Call, Cast, Code, Function, Literal, Load, Name, Power, call, code, shape, times
 from ..ir.code_parts import rebuilt
 from ..ir.functions import GLUON
 from ..ir.warp_schedule import Barriers, Buffer, Ring, Tile
 
 STAGES, WARPS, TOGETHER = "STAGES", "WARPS", "TOGETHER"
-SEVERAL = f"{TOGETHER} * C"  # steps of a stage of several chunks,
+SEVERAL = times(TOGETHER, "C")  # steps of a stage of several chunks,
 WITHIN = "within"  # one of which this is
-NUMBERS = "gl.BlockedLayout([C // 32], [32], [1], [0])"  # of each step, in the one warp that makes them
-OF_SEVERAL = NUMBERS.replace("C //", f"{SEVERAL} //")
-ONE = "gl.BlockedLayout([1], [32], [1], [0])"
+
+
+def in_one_warp(each: Code) -> Code:
+    """Where numbers lie in one warp, of which each thread has so many."""
+    return call("gl.BlockedLayout", shape(each), shape(32), shape(1), shape(0))
+
+
+NUMBERS, OF_SEVERAL = (
+    in_one_warp(Name("C") // 32),
+    in_one_warp(SEVERAL // 32),
+)  # of each step, in the warp that makes them
+ONE = in_one_warp(Literal(1))
 
 
 def dtype_of(x: Ring | Buffer) -> str:
@@ -23,19 +32,22 @@ def dtype_of(x: Ring | Buffer) -> str:
     return f"{x.target}.dtype.element_ty" if isinstance(x, Buffer) and x.target else "DT"
 
 
-def place_of(t: Tile) -> str:
+def place_of(t: Tile) -> Code:
     """Where a chunk's tile is."""
-    first = scalar(t.first)
-    text = first.text if isinstance(first, Name) else f"({first.text})"
-    return f"[{text}.to(gl.int32), {scalar(t.offset).text}]"
+    return shape(scalar(t.first).to("gl.int32"), scalar(t.offset))
 
 
 def ring_name(r: Ring) -> str:
     return f"{r.name}_ring"
 
 
-def stages_of(b: Barriers) -> str:
-    return STAGES if b.stages is None else str(b.stages)
+def stages_of(b: Barriers) -> Code:
+    return code(STAGES if b.stages is None else b.stages)
+
+
+def size(x: str) -> Code:
+    """A size by its name, or the number that it is."""
+    return Literal(int(x)) if x.isdigit() else Name(x)
 
 
 def tiles_name(x: Ring | Buffer) -> str:

@@ -1,12 +1,31 @@
-"""The function of a role printed: Gluon text of the steps of a schedule, and of the expressions in them."""
+"""The function of a role: the steps of a schedule as statements of a kernel in Gluon, and the expressions in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..ir.code import Call, Code, Expanded, Items, Name, Text, call, names_in
-from ..ir.kernel_ir import Body, If, KernelFunction, Let, Statement, Store, expressions, statements
+from ..ir.code import (
+    Attribute,
+    Binary,
+    Call,
+    Code,
+    Either,
+    Expanded,
+    Group,
+    Items,
+    Literal,
+    Method,
+    Name,
+    atom,
+    call,
+    code,
+    names_in,
+    plus,
+    shape,
+    times,
+)
+from ..ir.kernel_ir import Body, Do, For, If, KernelFunction, Let, Statement, Store, expressions, let, statements
 from ..ir.warp_schedule import (
     Accumulator,
     Arrive,
@@ -37,6 +56,7 @@ from ..ir.warp_schedule import (
     WhereGiven,
     flat,
 )
+from ..ir.words import Bound, Defined, Definition, definition, inset, listed, path
 from .gluon_names import (
     NUMBERS,
     OF_SEVERAL,
@@ -52,9 +72,10 @@ from .gluon_names import (
     place_of,
     ring_name,
     scalar,
+    size,
     tiles_name,
 )
-from .kernel_text import indented
+from .kernel_text import GLUON, word_lines
 
 EACH = "each"  # where numbers of each step lie
 
@@ -72,35 +93,45 @@ def words_of(k: KernelFunction) -> tuple[str, ...]:
     return (*k.words, *(x for line in k.more_words for x in line))
 
 
-def descriptor(x: Ring | Buffer, several: bool) -> list[str]:
+def _turned(x: Code, turned: bool) -> Code:
+    """A tile in shared memory, or its transpose."""
+    return Method(x, "permute", (Items((Literal(1), Literal(0))),)) if turned else x
+
+
+def _loaded(x: Code, layout: str) -> Code:
+    """What lies in shared memory, in registers."""
+    return Method(x, "load", (Name(layout),))
+
+
+def descriptor(x: Ring | Buffer, several: bool) -> Statement:
     """What the copy engine is told of a tile, made by the role that tells it; `several`: it moves those of so many chunks."""
     t = x.tile
     assert t is not None
-    t = replace(t, rows=SEVERAL) if several else t
-    line = (
-        f"{tiles_name(x)} = tma.make_tensor_descriptor({scalar(t.base).text}, [{scalar(t.stop).text}, {t.width}], "
-        f"[{scalar(t.stride).text}, 1], [{t.rows}, {t.block}], swizzled({t.block}, {dtype_of(x)}))"
-    )
-    return where_given(x.target, [line]) if isinstance(x, Buffer) and x.maybe else [line]
+    sizes, strides = shape(scalar(t.stop), size(t.width)), shape(scalar(t.stride), 1)
+    rows, block = SEVERAL if several else size(t.rows), size(t.block)
+    swizzled = call("swizzled", block, dtype_of(x))
+    made = call("tma.make_tensor_descriptor", scalar(t.base), sizes, strides, shape(rows, block), swizzled)
+    told = let(tiles_name(x), made)
+    return where_given(x.target, [told]) if isinstance(x, Buffer) and x.maybe else told
 
 
-def where_given(argument: str, lines: Iterable[str]) -> list[str]:
-    return [f"if {argument} is not None:", *indented(lines)]
+def where_given(argument: str, body: Iterable[Statement], otherwise: Body = ()) -> If:
+    return If(Name(argument).given, tuple(body), otherwise)
 
 
 # --- a role ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class RolePrinter:
-    """The function of one role."""
+class RoleFunction:
+    """What makes the function of one role."""
 
     k: KernelFunction
     s: Schedule
     role: Role
     layouts: dict[Layout, str] = field(default_factory=dict)  # the names that they have
     held: dict[str, Layout] = field(default_factory=dict)
-    slices: dict[str, str] = field(default_factory=dict)  # of layouts, by the names that they have
+    slices: dict[str, Code] = field(default_factory=dict)  # of layouts, by the names that they have
 
     def __post_init__(self) -> None:
         self.indices = {x.names[0]: x for x in self.s.indices if isinstance(x, Let)}
@@ -113,18 +144,23 @@ class RolePrinter:
         self.together = self.s.several and self.role.together  # does it take several chunks at once,
         self.in_turn = self.s.several and not self.role.together  # or one after the other?
         self.turn = "turn" if self.s.several else "n"
-        self.warps = str(self.role.warps) if self.together else WARPS
+        self.warps = code(self.role.warps if self.together else WARPS)
 
-    def function(self) -> str:
-        before = self.lines(self.role.before)
-        each = self.round()
-        after = self.lines(self.role.after)
+    def definition(self) -> Definition:
+        body = self.body()
         words = {*words_of(self.k), TOGETHER}
-        parameters = ", ".join(f"{n}: gl.constexpr" if n in words else n for n in self.parameters)
-        tiles = [line for x in self.moved() for line in descriptor(x, self.together)]
-        rounds = f"for turn in range(gl.cdiv(count, {TOGETHER})):" if self.s.several else "for n in range(count):"
-        lines = [*self.named_layouts(), *tiles, *before, rounds, *indented(each), *after]
-        return "\n".join(["@gluon.jit", f"def {role_name(self.s, self.role)}({parameters}):", *indented(lines)])
+        constant = (": ", *path(f"{GLUON}.constexpr"))
+        parameters = listed((Bound(n), *(constant if n in words else ())) for n in self.parameters)
+        head = ("def ", Defined(role_name(self.s, self.role)), "(", *parameters, "):")
+        return definition([("@", *path("gluon.jit")), head, *inset(word_lines(body, GLUON))])
+
+    def body(self) -> Body:
+        """What the role does, as statements of kernels."""
+        before, each, after = self.all(self.role.before), self.round(), self.all(self.role.after)
+        count = call("gl.cdiv", "count", TOGETHER) if self.s.several else Name("count")
+        rounds = For("turn" if self.s.several else "n", call("range", count), each)
+        tiles = [descriptor(x, self.together) for x in self.moved()]
+        return (*self.named_layouts(), *tiles, *before, rounds, *after)
 
     # --- what it is given
 
@@ -220,21 +256,21 @@ class RolePrinter:
 
     # --- lines
 
-    def round(self) -> list[str]:
+    def round(self) -> Body:
         """What is done for a stage."""
-        lines = [f"stage = {self.turn} % {STAGES}", f"phase = {self.turn} // {STAGES} & 1"]
-        scalars = [f"{x.names[0]} = {scalar(x.value).text}" for x in self.needed_scalars()]
-        steps = self.lines(self.role.each)
+        turn, chunk = Name(self.turn), times("turn", TOGETHER)
+        begin = let("stage", turn % STAGES), let("phase", turn // STAGES & Literal(1))
+        scalars = [let(x.names[0], scalar(x.value)) for x in self.needed_scalars()]
+        steps = self.all(self.role.each)
         if self.together:
-            last = f" + {TOGETHER} - 1" if self.s.backwards else ""
-            n = [f"n = turn * {TOGETHER}{last}"] if scalars else []
-            return [*lines, *n, *self.scalars_of_stages(), *steps]
+            first = let("n", chunk + TOGETHER - 1 if self.s.backwards else chunk)
+            return (*begin, *([first] if scalars else []), *self.scalars_of_stages(), *steps)
         if self.in_turn:
-            n = [f"n = turn * {TOGETHER} + {WITHIN}"] if scalars else []
-            return [*lines, f"for {WITHIN} in gl.static_range({TOGETHER}):", *indented([*n, *scalars, *steps])]
-        return [*lines, *scalars, *steps]
+            n = [let("n", chunk + WITHIN)] if scalars else []
+            return (*begin, For(WITHIN, call("gl.static_range", TOGETHER), (*n, *scalars, *steps)))
+        return (*begin, *scalars, *steps)
 
-    def scalars_of_stages(self) -> list[str]:
+    def scalars_of_stages(self) -> list[Let]:
         """Numbers of a stage's first chunk in memory, where tiles are; then those of the chunk that each step is in."""
         moved = self.moved(self.role.each)
         calls = [x for x in flat(self.role.each) if isinstance(x, Leave)]
@@ -242,11 +278,8 @@ class RolePrinter:
         places = self.with_scalars(places.union(*(names_in(x.call) for x in calls)))
         others = [x for x in flat(self.role.each) if not isinstance(x, Leave)]
         each = self.with_scalars({n for x in others for n in self.reads(x)})
-        lines = [f"{x.names[0]} = {scalar(x.value).text}" for n, x in self.scalars.items() if n in places]
-        for n, x in self.scalars.items():
-            if n in each:
-                lines.append(f"{n}_each = {self.number(x.value).text}")
-        return lines
+        made = [let(x.names[0], scalar(x.value)) for n, x in self.scalars.items() if n in places]
+        return [*made, *(let(f"{n}_each", self.number(x.value)) for n, x in self.scalars.items() if n in each)]
 
     def with_scalars(self, found: set[str]) -> set[str]:
         """Names, with those that these numbers of a chunk, and indices, are made of."""
@@ -259,25 +292,27 @@ class RolePrinter:
                         found |= names_in(known[n].value)
         return found
 
-    def named_layouts(self) -> list[str]:
-        lines = []
+    def named_layouts(self) -> list[Let]:
+        found: dict[str, Code] = {}
         for layout, name in self.layouts.items():
             match layout:
                 case Accumulator(rows="C", columns=columns) if self.in_turn:
-                    text = f"few_rows({columns}, {self.warps})"
-                case Accumulator(rows=rows, columns=columns):
-                    text = f"accumulator({self.size(rows)}, {self.size(columns)}, {self.warps})"
+                    found[name] = call("few_rows", size(columns), self.warps)
+                case Accumulator():
+                    found[name] = self.accumulator(layout)
                 case Blocks():
-                    text = f"small_products({TOGETHER}, {self.warps})"
+                    found[name] = call("small_products", TOGETHER, self.warps)
                 case Operand(of=of):
-                    result = f"accumulator({self.size(of.rows)}, {self.size(of.columns)}, {self.warps})"
-                    text = f"gl.DotOperandLayout(operand_index=0, parent={result}, k_width=2)"
-            lines.append(f"{name}: gl.constexpr = {text}")
-        return [*lines, *(f"{n}: gl.constexpr = {x}" for n, x in self.slices.items())]
+                    parent = self.accumulator(of)
+                    found[name] = call("gl.DotOperandLayout", operand_index=0, parent=parent, k_width=2)
+        return [replace(let(n, x), constant=True) for n, x in (found | self.slices).items()]
 
-    def size(self, axis: str) -> str:
+    def accumulator(self, x: Accumulator) -> Code:
+        return call("accumulator", self.size(x.rows), self.size(x.columns), self.warps)
+
+    def size(self, axis: str) -> Code:
         """The size of an axis of a tile."""
-        return SEVERAL if self.together and axis == "C" else axis
+        return SEVERAL if self.together and axis == "C" else size(axis)
 
     def layout(self, x: Layout) -> str:
         if x not in self.layouts:
@@ -287,26 +322,26 @@ class RolePrinter:
 
     def sliced(self, of: str, axis: int, last: int = 1) -> str:
         """Where numbers along an axis of a tile lie, by the name that this has."""
-        return self.named(f"{of}_{('rows', 'columns')[axis]}", f"gl.SliceLayout({last - axis}, {of})")
+        return self.named(f"{of}_{('rows', 'columns')[axis]}", call("gl.SliceLayout", last - axis, of))
 
     def steps(self) -> str:
         """Where numbers of each step lie, in the one warp that makes them."""
         return self.named(EACH, OF_SEVERAL if self.together else NUMBERS)
 
-    def named(self, name: str, layout: str) -> str:
+    def named(self, name: str, layout: Code) -> str:
         self.slices[name] = layout
         return name
 
-    def lines(self, steps: Iterable[Step]) -> list[str]:
-        return [line for x in steps for line in self.step(x)]
+    def all(self, steps: Iterable[Step]) -> Body:
+        return tuple(y for x in steps for y in self.step(x))
 
-    def step(self, x: Step) -> Iterator[str]:
+    def step(self, x: Step) -> Iterator[Statement]:
         match x:
             case Await() | Arrive() if self.in_turn:
-                yield f"if {WITHIN} == {f'{TOGETHER} - 1' if isinstance(x, Arrive) else 0}:"
-                yield from indented(self.barrier(x))
+                last = Name(TOGETHER) - 1
+                yield If(Name(WITHIN).equals(last if isinstance(x, Arrive) else 0), (self.barrier(x),))
             case Await() | Arrive():
-                yield from self.barrier(x)
+                yield self.barrier(x)
             case Fetch(barriers=b, rings=names):
                 yield from self.fetch(b, [r for n in names if (r := self.s.ring(n)) is not None])
             case Make():
@@ -314,64 +349,67 @@ class RolePrinter:
             case Put(place=place, value=value, turned=turned):
                 yield self.put(place, value, turned)
             case Fence():
-                yield "fence_async_shared()"
+                yield Do(call("fence_async_shared"))
             case Product():
                 yield self.product(x)
             case Invert(name=name, value=value):
-                note = f"  # {x.note}" if x.note else ""
-                yield f"{name} = inverses({value}, {name}_places.index(0), {name}_places.index(1), LEVELS){note}"
+                places = (self.at(f"{name}_places", n) for n in (0, 1))
+                yield Let((name,), call("inverses", value, *places, "LEVELS"), note=x.note)
             case Settle(name=name, outstanding=n):
-                yield f"{name} = warpgroup_mma_wait({n}, deps=({name},))"
+                yield let(name, call("warpgroup_mma_wait", n, deps=Items((Name(name),))))
             case _:
                 yield from self.leaving(x)
 
-    def barrier(self, x: Await | Arrive) -> Iterator[str]:
-        match x:
-            case Await(barriers=b, ready=True):
-                yield f"mbarrier.wait({b}_ready.index({self.stage(b)}), {self.phase(b)})"
-            case Await(barriers=b):
-                yield f"mbarrier.wait({b}_empty.index({self.stage(b)}), {self.phase(b)} ^ 1)"
-            case Arrive(barriers=b, ready=ready):
-                yield f"mbarrier.arrive({b}_{'ready' if ready else 'empty'}.index({self.stage(b)}), count=1)"
+    @staticmethod
+    def at(place: str, stage: Code | int) -> Code:
+        """A stage of what has several."""
+        return Method(Name(place), "index", (code(stage),))
 
-    def leaving(self, x: Step) -> Iterator[str]:
+    def barrier(self, x: Await | Arrive) -> Do:
+        at = self.at(f"{x.barriers}_{'ready' if x.ready else 'empty'}", self.stage(x.barriers))
+        if isinstance(x, Arrive):
+            return Do(call("mbarrier.arrive", at, count=1))
+        phase = self.phase(x.barriers)
+        return Do(call("mbarrier.wait", at, phase if x.ready else Binary("^", phase, Literal(1))))
+
+    def leaving(self, x: Step) -> Iterator[Statement]:
         """A step that hands on what a chunk leaves."""
         match x:
             case Drain(under_way=names):
-                yield f"tma.store_wait({self.number_of(names)})"
+                yield Do(call("tma.store_wait", self.number_of(names)))
             case Send(buffer=name):
                 buffer = self.sent(x)
                 assert buffer.tile is not None
-                yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {place_of(buffer.tile)}, {name})"
+                yield Do(call("tma.async_copy_shared_to_global", tiles_name(buffer), place_of(buffer.tile), name))
             case WhereGiven(argument=argument, steps=steps):
-                yield from where_given(argument, self.lines(steps))
+                yield where_given(argument, self.all(steps))
             case Pass(name=name, value=value):
-                yield f"{name} = {value}"
+                yield let(name, Name(value))
             case Plain(body=body, layout=layout):
                 yield from self.plain(body, layout)
             case Leave(call=called):
-                yield f"{called.function}({', '.join(map(self.argument, called.arguments))})"
+                yield Do(call(called.function, *map(self.argument, called.arguments)))
 
-    def argument(self, x: Code) -> str:
+    def argument(self, x: Code) -> Code:
         """What a function of the runtime is given: a tile of this role, a ring's stage, or a number."""
         r = self.s.ring(x.id) if isinstance(x, Name) and x.id not in self.held else None
-        return scalar(x).text if r is None else self.stage_of(r)
+        return scalar(x) if r is None else self.stage_of(r)
 
     def barriers(self, name: str) -> Barriers:
         return next(b for b in self.s.barriers if b.name == name)
 
-    def stage(self, barriers: str) -> str:
+    def stage(self, barriers: str) -> Code:
         count = self.barriers(barriers).stages
-        return "stage" if count is None else "0" if count == 1 else f"{self.turn} % {count}"
+        return Name("stage") if count is None else Literal(0) if count == 1 else Name(self.turn) % count
 
-    def phase(self, barriers: str) -> str:
-        count = self.barriers(barriers).stages
-        return "phase" if count is None else f"({self.turn}{'' if count == 1 else f' // {count}'} & 1)"
+    def phase(self, barriers: str) -> Code:
+        count, turn = self.barriers(barriers).stages, Name(self.turn)
+        return Name("phase") if count is None else Group((turn if count == 1 else turn // count) & Literal(1))
 
-    def stage_of(self, r: Ring) -> str:
-        whole = f"{ring_name(r)}.index({self.stage(self.s.barriers_of(r.name).name)})"
-        at = f"({TOGETHER} - 1 - {WITHIN})" if self.s.backwards else WITHIN
-        return f"{whole}.slice({at} * C, {r.shape[0]})" if self.in_turn else whole
+    def stage_of(self, r: Ring) -> Code:
+        whole = self.at(ring_name(r), self.stage(self.s.barriers_of(r.name).name))
+        at = Name(TOGETHER) - 1 - WITHIN if self.s.backwards else Name(WITHIN)
+        return Method(whole, "slice", (at * "C", size(r.shape[0]))) if self.in_turn else whole
 
     def sent(self, x: Send) -> Buffer:
         """What leaves by a buffer, under the name of what it goes to."""
@@ -379,49 +417,51 @@ class RolePrinter:
         assert found is not None
         return found if x.tile is None else Buffer(x.target, found.shape, x.tile)
 
-    def number_of(self, buffers: Iterable[str]) -> str:
+    def number_of(self, buffers: Iterable[str]) -> Code:
         """How many of these buffers a launch has."""
         found = [b for n in buffers if (b := self.s.buffer(n)) is not None]
-        sure = sum(not b.maybe for b in found)
-        some = [f"({sure + n + 1} if {b.target} is not None else {sure + n})" for n, b in enumerate(found) if b.maybe]
+        sure, some = sum(not b.maybe for b in found), [b for b in found if b.maybe]
         if len(some) > 1:
             raise NotImplementedError("two buffers that a launch may not have")
-        return some[0].strip("()") if some else str(sure)
+        return Either(Literal(sure + 1), Name(some[0].target).given, Literal(sure)) if some else Literal(sure)
 
-    def fetch(self, barriers: str, rings: list[Ring]) -> Iterator[str]:
-        yield f"ready = {barriers}_ready.index({self.stage(barriers)})"
-        yield f"mbarrier.expect(ready, {' + '.join(f'{tiles_name(r)}.block_type.nbytes' for r in rings)})"
+    def fetch(self, barriers: str, rings: list[Ring]) -> Iterator[Statement]:
+        yield let("ready", self.at(f"{barriers}_ready", self.stage(barriers)))
+        sizes = (Attribute(Name(tiles_name(r)), "block_type.nbytes") for r in rings)
+        yield Do(call("mbarrier.expect", "ready", plus(*sizes)))
         for r in rings:
             assert r.tile is not None
-            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {place_of(r.tile)}, ready, {self.stage_of(r)})"
+            given = tiles_name(r), place_of(r.tile), "ready", self.stage_of(r)
+            yield Do(call("tma.async_copy_global_to_shared", *given))
 
-    def make(self, x: Make) -> str:
-        note = f"  # {x.note}" if x.note else ""
+    def make(self, x: Make) -> Let:
         if x.layout is None:
-            return f"{x.name} = {self.number(x.value).text}{note}"
+            return Let((x.name,), self.number(x.value), note=x.note)
         others = {self.held[n] for n in names_in(x.value) if n in self.held}
         if len(others) == 1 and x.layout not in others:
             (own,) = others
-            text = f"gl.convert_layout({self.tile(x.value, own).text}, {self.layout(x.layout)})"
             if isinstance(x.layout, Blocks):
-                text = f"on_diagonal({self.tile(x.value, own).text}, {TOGETHER}, {self.layout(x.layout)})"
+                made: Code = call("on_diagonal", self.tile(x.value, own), TOGETHER, self.layout(x.layout))
+            else:
+                made = call("gl.convert_layout", self.tile(x.value, own), self.layout(x.layout))
         else:
-            text = self.tile(x.value, x.layout).text
-        return f"{x.name} = {text}{note}"
+            made = self.tile(x.value, x.layout)
+        return Let((x.name,), made, note=x.note)
 
-    def put(self, place: str, value: str, turned: bool) -> str:
-        r = self.s.ring(place)
+    def put(self, place: str, value: str, turned: bool) -> Do:
+        r, x = self.s.ring(place), Name(value)
         if r is None:
             buffer = self.s.buffer(place)
-            rounded = f"{value}.to({place}.dtype)" if buffer is not None and buffer.target else value
-            return f"{place}{'.permute((1, 0))' if turned else ''}.store({rounded})"
+            rounded = x.to(f"{place}.dtype") if buffer is not None and buffer.target else x
+            return Do(Method(_turned(Name(place), turned), "store", (rounded,)))
+        made: Code = x
         if self.together and r.operand:
-            value = f"gl.reshape({value}, [{SEVERAL}, {r.shape[1]}])"
+            made = call("gl.reshape", x, shape(SEVERAL, size(r.shape[1])))
         elif r.shape == ("1",) and not self.together:
-            value = f"gl.full([1], {value}, gl.float32, layout={self.named('one', ONE)})"
+            made = call("gl.full", shape(1), x, "gl.float32", layout=self.named("one", ONE))
         elif r.shape == ("1",) and not self.of_chunk(value):
-            value = f"gl.full([{SEVERAL}], {value}, gl.float32, layout={self.steps()})"
-        return f"{self.stage_of(r)}.store({value})"
+            made = call("gl.full", shape(SEVERAL), x, "gl.float32", layout=self.steps())
+        return Do(Method(self.stage_of(r), "store", (made,)))
 
     def of_chunk(self, name: str) -> bool:
         """Is a number that this role makes another one for each chunk?"""
@@ -429,31 +469,27 @@ class RolePrinter:
         found = made.get(name, frozenset())
         return bool(found & self.scalars.keys()) or any(map(self.of_chunk, found & made.keys() - {name}))
 
-    def product(self, x: Product) -> str:
-        left = x.left.name if isinstance(x.left, Held) else self.shared(x.left)
-        note = f"  # {x.note}" if x.note else ""
+    def product(self, x: Product) -> Let:
+        left: Code = Name(x.left.name) if isinstance(x.left, Held) else self.shared(x.left)
         if x.onto is None:
-            return f"{x.name} = begun({left}, {self.shared(x.right)}, {self.layout(x.layout)}){note}"
-        return f"{x.name} = warpgroup_mma({left}, {self.shared(x.right)}, {x.onto}, is_async=True){note}"
+            made = call("begun", left, self.shared(x.right), self.layout(x.layout))
+        else:
+            made = call("warpgroup_mma", left, self.shared(x.right), x.onto, is_async=True)
+        return Let((x.name,), made, note=x.note)
 
-    def shared(self, x: Shared) -> str:
+    def shared(self, x: Shared) -> Code:
         r = self.s.ring(x.place)
-        text = x.place if r is None else self.stage_of(r)
-        return f"{text}.permute((1, 0))" if x.turned else text
+        return _turned(Name(x.place) if r is None else self.stage_of(r), x.turned)
 
-    def plain(self, body: Body, layout: Layout | None) -> Iterator[str]:
+    def plain(self, body: Body, layout: Layout | None) -> Iterator[Statement]:
         for x in body:
-            yield from self.statement(x, layout)
-
-    def statement(self, x: Statement, layout: Layout | None) -> Iterator[str]:
-        assert layout is not None
-        match x:
-            case If(condition=condition, body=body):
-                yield f"if {scalar(condition).text}:"
-                yield from indented(self.plain(body, layout))
-            case Store(pointer=pointer, value=value, mask=mask):
-                where = "" if mask is None else f", mask={self.tile(mask, layout).text}"
-                yield f"gl.store({self.tile(pointer, layout).text}, {self.tile(value, layout).text}{where})"
+            assert layout is not None
+            match x:
+                case If(condition=condition, body=inside):
+                    yield If(scalar(condition), tuple(self.plain(inside, layout)))
+                case Store(pointer=pointer, value=value, mask=mask):
+                    where = None if mask is None else self.tile(mask, layout)
+                    yield Store(self.tile(pointer, layout), self.tile(value, layout), where)
 
     # --- expressions
 
@@ -468,10 +504,10 @@ class RolePrinter:
                 return Expanded(self.vector(value, self.sliced(of, axis)), own)
             case Name(id=name) if (r := self.s.ring(name)) is not None and name not in self.held:
                 if r.tile is None:
-                    return Text(f"{self.stage_of(r)}.load({self.sliced(of, 0)})[:, None]")
-                return Text(f"{self.shared(Shared(name, r.turned))}.load({of})")
+                    return Expanded(_loaded(self.stage_of(r), self.sliced(of, 0)), (True, False))
+                return _loaded(self.shared(Shared(name, r.turned)), of)
             case Call(function="tl.trans", arguments=(Name(id=name),)) if (r := self.s.ring(name)) is not None:
-                return Text(f"{self.shared(Shared(name, not r.turned))}.load({of})")
+                return _loaded(self.shared(Shared(name, not r.turned)), of)
             case Call(function="tl.zeros", arguments=(sizes, dtype)):
                 return call("gl.zeros", sizes, gl_name(dtype.text), layout=Name(of))
             case Items():
@@ -482,25 +518,25 @@ class RolePrinter:
         """Numbers of the steps of each chunk of a stage, along an axis of tiles of these."""
         layout = self.sliced(of, axis, 2)
         if isinstance(x, Name) and (r := self.s.ring(x.id)) is not None:
-            found = Text(f"{self.stage_of(r)}.reshape([{TOGETHER}, C]).load({layout})")
-            return Expanded(found, (True, axis == 0, axis == 1))
-        alone = self.named(f"{layout}_alone", f"gl.SliceLayout(0, {layout})")
+            found = Method(self.stage_of(r), "reshape", (shape(TOGETHER, "C"),))
+            return Expanded(_loaded(found, layout), (True, axis == 0, axis == 1))
+        alone = self.named(f"{layout}_alone", call("gl.SliceLayout", 0, layout))
         return Expanded(self.vector(x, alone), (False, axis == 0, axis == 1))
 
     def vector(self, x: Code, layout: str) -> Code:
         """An expression of one axis, over registers that lie so."""
         match x:
             case Name(id="n") if self.together:
-                return Text(f"(n {'-' if self.s.backwards else '+'} gl.arange(0, {SEVERAL}, layout={layout}) // C)")
+                within = call("gl.arange", 0, SEVERAL, layout=layout) // "C"
+                return Group(x - within if self.s.backwards else x + within)
             case Call(function="tl.arange") if self.together and layout == EACH:
-                return Text(f"(gl.arange(0, {SEVERAL}, layout={layout}) % C)")
+                return Group(call("gl.arange", 0, SEVERAL, layout=layout) % "C")
             case Name(id=name) if self.together and name in self.scalars:
                 return Name(f"{name}_each")
             case Name(id=name) if name in self.indices:
-                inside = self.vector(self.indices[name].value, layout)
-                return Text(f"({inside.text})") if inside.level < 3 else inside
+                return atom(self.vector(self.indices[name].value, layout))
             case Name(id=name) if (r := self.s.ring(name)) is not None and self.role.warps != 1:
-                return Text(f"{self.stage_of(r)}.load({layout})")
+                return _loaded(self.stage_of(r), layout)
             case Call(function="tl.arange", arguments=arguments):
                 return Call("gl.arange", arguments, (("layout", Name(layout)),))
         return in_gluon(x, lambda y: self.vector(y, layout))

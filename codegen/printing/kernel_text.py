@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ..ir.code import Call
 from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store, TileFunction
 from ..ir.words import Bound, Defined, Definition, Said, Words, definition, inset, listed, path
 from .formatting import AS_LAID, in_lines
 
-CONSTANT = (": ", *path("tl.constexpr"))
 JIT = ("@", *path("triton.jit"))
+TRITON, GLUON = "tl", "gl"  # as files call these
 
 
 def kernel_function_text(k: KernelFunction) -> str:
@@ -51,38 +49,34 @@ def lines_of(body: Body) -> list[str]:
     return ["".join(x) for x in word_lines(body)]
 
 
-def word_lines(body: Body) -> list[Words]:
-    """The lines of a body."""
-    return [line for x in body for line in _lines(x)]
-
-
-def indented(lines: Iterable[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
+def word_lines(body: Body, library: str = TRITON) -> list[Words]:
+    """The lines of a body; what stores, and what a constant is, is the library's."""
+    return [line for x in body for line in _lines(x, library)]
 
 
 def _doc(text: str) -> Words:
     return (Said(f'"""{text}"""'),)
 
 
-def _lines(x: Statement) -> list[Words]:
+def _lines(x: Statement, library: str) -> list[Words]:
     match x:
         case Let(names=names, value=Call() as value, broken=True):
             return [(*_given(names), " = ", *path(value.function), "("), ("    ", *value.inside), (")",)]
         case Let(names=names, value=value, note=note, constant=True):
-            return [(*_given(names), *CONSTANT, " = ", *value.words, *_note(note))]
+            return [(*_given(names), ": ", *path(f"{library}.constexpr"), " = ", *value.words, *_note(note))]
         case Let(names=names, value=value, sign=sign, note=note):
             return [(*_given(names), f" {sign} ", *value.words, *_note(note))]
         case Store(pointer=pointer, value=value, mask=mask, note=note):
             where = () if mask is None else (", mask=", *mask.words)
-            return [(*path("tl.store"), "(", *pointer.words, ", ", *value.words, *where, ")", *_note(note))]
+            return [(*path(f"{library}.store"), "(", *pointer.words, ", ", *value.words, *where, ")", *_note(note))]
         case If(condition=condition, body=body, otherwise=otherwise, note=note):
-            lines = [("if ", *condition.words, ":", *_note(note)), *inset(word_lines(body))]
+            lines = [("if ", *condition.words, ":", *_note(note)), *inset(word_lines(body, library))]
             if len(otherwise) == 1 and isinstance(otherwise[0], If):
-                first, *rest = _lines(otherwise[0])
+                first, *rest = _lines(otherwise[0], library)
                 return [*lines, ("el", *first), *rest]
-            return [*lines, ("else:",), *inset(word_lines(otherwise))] if otherwise else lines
+            return [*lines, ("else:",), *inset(word_lines(otherwise, library))] if otherwise else lines
         case For(name=name, over=over, body=body, note=note):
-            return [("for ", Bound(name), " in ", *over.words, ":", *_note(note)), *inset(word_lines(body))]
+            return [("for ", Bound(name), " in ", *over.words, ":", *_note(note)), *inset(word_lines(body, library))]
         case Do(call=call, note=note):
             return [(*call.words, *_note(note))]
         case Note(text=text):

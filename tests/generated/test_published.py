@@ -5,11 +5,11 @@ import importlib
 
 import pytest
 import torch
+from shared.definitions import read_definitions
 
 import chunkform
 import chunkform.generated
 from chunkform.codegen.commands.build import GENERATED, build
-from chunkform.codegen.ir.quoted import read_definitions
 from chunkform.codegen.recurrence.backends import Section
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.emit import imported_names, spec_hash

@@ -4,6 +4,7 @@
     python tests/shared/sizes.py --write    record it in tests/sizes.json: numbers only ever get smaller there
     python tests/shared/sizes.py --lines    lines of Python in each folder (of another commit: --at COMMIT)
     python tests/shared/sizes.py --any      `Any` in signatures, by folder (of another commit: --at COMMIT)
+    python tests/shared/sizes.py --generated  lines of generated/*.py, by what they are for (of another commit: --at COMMIT)
     python tests/shared/sizes.py --page     both at once, of commit 4641400 and of --at COMMIT (HEAD): docs/notes/sizes.md
 
 tests/test_sizes.py holds what is recorded. Generated files aren't counted.
@@ -226,6 +227,45 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
+# --- generated files --------------------------------------------------------------------------------------------------
+
+MOST_GENERATED = 45_000  # lines of what there was at BEFORE, when they were 56,440
+SINCE = ("roles", "joined passes", "steps of drafts")  # what no generated file had at BEFORE
+
+
+def generated(commit: str | None = None) -> dict[str, str]:
+    """The text of the catalogue's files, by name."""
+    if commit is None:
+        return {p.name: p.read_text(encoding="utf-8") for p in sorted((ROOT / "generated").glob("*.py"))}
+    names = _git("ls-tree", "--name-only", commit, "generated/").split()
+    return {Path(n).name: _git("show", f"{commit}:{n}") for n in names if n.endswith(".py")}
+
+
+def generated_lines(files: Mapping[str, str]) -> Counter[str]:
+    """Lines of generated files, each with the white space behind it: of kernels whose warps have roles, of functions that launch
+    these alone, of kernels that take several steps of drafts; and of all that files had at BEFORE as well."""
+    found: Counter[str] = Counter()
+    for text in files.values():
+        body = ast.parse(text).body
+        begins = [min(x.lineno, *(d.lineno for d in getattr(x, "decorator_list", ())), x.lineno) for x in body]
+        ends = [*begins[1:], text.count("\n") + 1]
+        begins[0] = 1
+        for x, begin, end in zip(body, begins, ends, strict=True):
+            found[_made_for(x)] += end - begin
+    return found
+
+
+def _made_for(x: ast.stmt) -> str:
+    if isinstance(x, ast.FunctionDef):
+        if any("gluon.jit" in ast.unparse(d) for d in x.decorator_list):
+            return "roles"
+        if x.name.startswith("triton_") and x.name.endswith("_joined"):
+            return "joined passes"
+        if x.name == "steps_kernel":
+            return "steps of drafts"
+    return "as before"
+
+
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
@@ -280,11 +320,18 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--lines", action="store_true")
     parser.add_argument("--any", action="store_true")
+    parser.add_argument("--generated", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--at", metavar="COMMIT")
     args = parser.parse_args()
     if args.page:
         PAGE.write_text(page(_git("rev-parse", "--short=8", args.at or "HEAD").strip()))
+        return 0
+    if args.generated:
+        made = generated_lines(generated(args.at))
+        for kind in ("as before", *SINCE):
+            print(f"{made[kind]:7,}  {kind}")
+        print(f"{made.total():7,}  in all")
         return 0
     files = at(args.at) if args.at else here()
     if args.lines or args.any:

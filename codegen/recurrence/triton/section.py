@@ -10,11 +10,10 @@ from chunkform.runtime.launch.fingerprint import kernels_key
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...ir.launch_ir import Function
-from ...ir.quoted import read_definitions
 from ...ir.warp_schedule import WithRoles
-from ...ir.words import Definition, Definitions, Said, joined, text_of
+from ...ir.words import Definition, Definitions, Said, apart, joined, text_of
 from ...printing.code_passes import after, finished_function, finished_kernel
-from ...printing.gluon_text import gluon_text
+from ...printing.gluon_text import gluon_definitions
 from ...printing.kernel_text import kernel_definition, kernel_function_text
 from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled, once
@@ -267,7 +266,7 @@ def kernels_after(c: Compiled, name: str) -> str:
 
 def _definitions(x: KernelFunction | WithRoles | Function) -> Definitions:
     if isinstance(x, WithRoles):
-        return read_definitions(f"{gluon_text(x)}\n")
+        return apart(gluon_definitions(x), "\n")
     return (launch_definition(finished_function(x)) if isinstance(x, Function) else kernel_definition(x),)
 
 

@@ -5,10 +5,11 @@ import ast
 from pathlib import Path
 
 import pytest
+from shared.definitions import read_definitions
 from shared.outside import names_from_outside
 
 from chunkform.codegen.ir.launch_ir import Expr, joined, py, ref
-from chunkform.codegen.ir.quoted import filled, quoted, read_definitions
+from chunkform.codegen.ir.quoted import filled, quoted
 from chunkform.codegen.ir.words import (
     Bound,
     Default,

@@ -4,7 +4,7 @@ from chunkform.codegen.ir.code import Name, plus
 from chunkform.codegen.ir.kernel_ir import KernelFunction, let
 from chunkform.codegen.ir.warp_schedule import Accumulator, Plain, Ring, Role, Schedule
 from chunkform.codegen.printing.gluon_names import ring_name
-from chunkform.codegen.printing.gluon_role import RolePrinter
+from chunkform.codegen.printing.gluon_role import RoleFunction
 
 NAMES = tuple(f"tile{n}" for n in range(12))
 
@@ -14,5 +14,5 @@ def test_rings_are_given_in_their_own_order() -> None:
     role = Role("consumer", 4, (), (step,), ())
     schedule = Schedule("some", (), (), (), tuple(Ring(n, ("C", "D")) for n in NAMES), (), (), (role,))
     kernel = KernelFunction("some_kernel", (), (), (), "Some.", ())
-    places = RolePrinter(kernel, schedule, role).places()
+    places = RoleFunction(kernel, schedule, role).places()
     assert places == [ring_name(r) for r in schedule.rings]

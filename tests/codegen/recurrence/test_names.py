@@ -6,13 +6,13 @@ import random
 import pytest
 import torch
 from shared import spec_names
+from shared.definitions import read_definitions
 from shared.forked import script
 from shared.spec_names import SPECS, batches, difference, of_files, refused, words
 
 from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.ir.expr import plain_name
 from chunkform.codegen.ir.letters import RUN, Alphabet, capital, lettered
-from chunkform.codegen.ir.quoted import read_definitions
 from chunkform.codegen.ir.words import Definition, text_of
 from chunkform.codegen.printing.spelling import check_spelled, spelled
 from chunkform.errors import BuildError, NameError_
