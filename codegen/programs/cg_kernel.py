@@ -8,7 +8,7 @@ doesn't depend on the vector is computed in the prologue of the loop over steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..ir.code import Code, Item, Literal, Load, Method, Name, call, plus, times, where
 from ..ir.expr import (
@@ -27,7 +27,7 @@ from ..ir.expr import (
 )
 from ..ir.expr import replace as substituted
 from ..ir.kernel_ir import KernelFunction, let
-from ..ir.launch_ir import Expr, Passed, of_code, py, ref
+from ..ir.launch_ir import Expr, Function, Passed, of_code, py, ref
 from ..ir.words import Definition, Definitions, apart
 from ..printing.cannot_print import CannotPrint
 from ..printing.code_passes import finished_function, finished_kernel
@@ -153,11 +153,22 @@ ELEMENTWISE = (
 PER_HEAD = ("parameter", "decay parameter")
 
 
-def solve_source(op: Operation, fine: bool = False) -> tuple[Definitions, dict[str, str]]:
-    """`triton_matrix` and `triton_solve`, and the modules that they use; `fine`: what it finds goes on in float32 as well.
+@dataclass(frozen=True)
+class SolveForm:
+    """The kernels of a solve, and the functions that launch them, in the order in which they stand in a file."""
+
+    parts: tuple[KernelFunction | Function, ...]
+
+    @property
+    def definitions(self) -> Definitions:
+        return apart(_definition(x) for x in self.parts)
+
+
+def solve_form(op: Operation, fine: bool = False) -> SolveForm:
+    """`triton_matrix` and `triton_solve`, which use the functions of `MODULES`; `fine`: what it finds goes on in float32 as well.
     Raises `CannotSolve`."""
     try:
-        return _Solve(op, fine).definitions(), MODULES
+        return SolveForm(tuple(_Solve(op, fine).parts()))
     except CannotPrint as why:
         raise CannotSolve(str(why)) from why
 
@@ -391,9 +402,9 @@ class _Solve:
             found[v.name] = call("tl.sum", there, axis=0), bool(node.axes)
         return Part(tuple(tiles.arguments.values()), (), (*tiles.head, *tiles.body)), found
 
-    # --- text -------------------------------------------------------------------------------------------------------
+    # --- what stands in a file --------------------------------------------------------------------------------------
 
-    def definitions(self) -> Definitions:
+    def parts(self) -> list[KernelFunction | Function]:
         sums, found = self.parameters()
         kept, o = self.checkpoints()
         solved, o2 = self.steps()
@@ -415,10 +426,9 @@ class _Solve:
             self.fine,
             lambda part: tuple(map(self.passed, part.arguments)),
         )
-        parts = [_kernel(checkpoints_kernel(kept, s.name, swept, full, tile))]
-        parts.append(_kernel(solves_kernel(solved, solving, place)))
-        functions = [matrix_launcher(solve, kept), solve_launcher(solve, solved)]
-        parts += [launch_definition(finished_function(f)) for f in functions]
+        parts: list[KernelFunction | Function] = [checkpoints_kernel(kept, s.name, swept, full, tile)]
+        parts.append(solves_kernel(solved, solving, place))
+        parts += [matrix_launcher(solve, kept), solve_launcher(solve, solved)]
         if found:
             tensors = [
                 (self.name_of(a.source), _given(a.source))
@@ -426,9 +436,8 @@ class _Solve:
                 if a.source is not None and a.layout in ("step", "head")
             ]
             wide = {name: over_dim for name, (_, over_dim) in found.items()}
-            parts.append(_kernel(sums_kernel(sums, solving, place, found)))
-            parts.append(launch_definition(finished_function(sums_launcher(solve, sums, tensors, wide))))
-        return apart(parts)
+            parts += [sums_kernel(sums, solving, place, found), sums_launcher(solve, sums, tensors, wide)]
+        return parts
 
     def square(self, o: Opened, down: str) -> Square:
         """The state as a tile of a kernel has it."""
@@ -477,5 +486,7 @@ def _given(x: Node) -> str:
     return f'steps(given["{name}"])' if kind == "input" else f'given["{name}"].contiguous()'
 
 
-def _kernel(k: KernelFunction) -> Definition:
-    return kernel_definition(finished_kernel(k))
+def _definition(x: KernelFunction | Function) -> Definition:
+    if isinstance(x, Function):
+        return launch_definition(finished_function(x))
+    return kernel_definition(finished_kernel(x))

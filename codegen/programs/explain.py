@@ -21,7 +21,7 @@ from .draw import can_draw, drawing
 from .draw import svg as joined
 from .graph import Operation, SolveNode
 from .latex import adjoint_sentences, node_equations
-from .op_sources import triton_texts
+from .op_sources import kernel_ways
 from .sentences import node_text
 
 
@@ -31,6 +31,7 @@ def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[st
     from ..recurrence.explain import explanation as of_recurrence
 
     g = c.graph
+    reasons = kernel_ways(g).reasons
     return {
         "name": c.name,
         "doc": next(iter((c.spec.doc or "").strip().splitlines()), ""),
@@ -63,7 +64,7 @@ def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[st
         "sums": c.adjoint.sums,
         "adjoint_in_words": adjoint_lines(c),
         "gates": [{"name": x.name, "what": x.what, "points": x.points, "error_bound": x.error_bound} for x in c.gates],
-        "kernels": {op.name: triton_texts(g).reasons.get(op.name) for op in g.operations},
+        "kernels": {op.name: reasons.get(op.name) for op in g.operations},
         "operations": {
             op.name: of_attention(op.attention)
             if isinstance(op, AttentionOperation)
@@ -116,7 +117,7 @@ def show(c: CompiledProgram, console: Console, width: int = 64, chunk: int = 64)
             console.print(reason_text(op.compiled))
         for section in _sections(op):
             console.print(section_text(section, console.width))
-    reasons = triton_texts(c.graph).reasons
+    reasons = kernel_ways(c.graph).reasons
     if reasons:
         console.print()
         for name, why in reasons.items():

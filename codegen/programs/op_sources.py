@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from chunkform.spec.language.methods import cg
 
@@ -11,11 +12,15 @@ from ..ir.words import Definition, Definitions
 from ..printing.code_passes import part_of
 from ..printing.side_by_side import function_name, of_op
 from ..recurrence.backends import torch_section, triton_section
+from ..recurrence.over_chunks import why_stepwise
 from ..recurrence.triton import Fine
 from .attending import MODULES as ATTENTION
 from .attending import AttentionOperation, attention_parts, pass_functions
 from .graph import Graph, Operation, OpNode, SolveNode
 from .matrix_product import matrix_definitions
+
+if TYPE_CHECKING:
+    from .cg_kernel import SolveForm
 
 
 @dataclass
@@ -63,20 +68,11 @@ def torch_texts(g: Graph) -> Texts:
 
 def triton_texts(g: Graph) -> Texts:
     """Kernels of the operations that have them. Maps stay in torch."""
-    from .cg_kernel import CannotSolve, solve_source, summed_parameters
+    from .cg_kernel import MODULES, summed_parameters
 
-    out = Texts("triton")
+    ways = kernel_ways(g)
+    out = Texts("triton", reasons=ways.reasons, fine=ways.fine)
     solved = {id(n.op): n for n in g.solves}
-    kernels: dict[int, tuple[Definitions, dict[str, str]]] = {}
-    for op in _each(g):
-        if isinstance(op, AttentionOperation):
-            continue
-        try:
-            if id(op) in solved:
-                kernels[id(op)] = solve_source(op, fine_of(g, op, g.fine) is not None)
-        except CannotSolve as why:
-            out.reasons[op.name] = f"its products are made in torch, because {why}"
-    out.fine = _fine(g, kernels)
     for op in _each(g):
         if isinstance(op, AttentionOperation):
             out.add(pass_functions(op, "triton"), ATTENTION)
@@ -91,14 +87,42 @@ def triton_texts(g: Graph) -> Texts:
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
         beside = torch_section(op.compiled).parts if op.compiled.forward is None else ()
         out.add(of_op(section.parts, op.name, "triton", roots, beside), section.modules)
-        if section.stepwise:
-            out.reasons[op.name] = section.stepwise
-        if id(op) in kernels:
-            made, modules = kernels[id(op)]
+        if id(op) in ways.solves:
             out.summed[op.name] = summed_parameters(op)
             roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
-            out.add(of_op(made, op.name, "triton", roots), modules)
+            out.add(of_op(ways.solves[id(op)].definitions, op.name, "triton", roots), MODULES)
     return out
+
+
+@dataclass(frozen=True)
+class KernelWays:
+    """How operations run on a GPU: the kernels of solves, by operation, `fine` of `Texts`, and why some operations go another
+    way than chunk by chunk in kernels."""
+
+    solves: dict[int, SolveForm]
+    fine: frozenset[str]
+    reasons: dict[str, str]
+
+
+def kernel_ways(g: Graph) -> KernelWays:
+    """As the data of kernels says; nothing is printed to learn it."""
+    from .cg_kernel import CannotSolve, solve_form
+
+    solved = {id(n.op) for n in g.solves}
+    solves: dict[int, SolveForm] = {}
+    reasons: dict[str, str] = {}
+    for op in _each(g):
+        try:
+            if id(op) in solved and isinstance(op, Operation):
+                solves[id(op)] = solve_form(op, fine_of(g, op, g.fine) is not None)
+        except CannotSolve as why:
+            reasons[op.name] = f"its products are made in torch, because {why}"
+    fine = _fine(g, solves)
+    for op in _each(g):
+        if isinstance(op, Operation) and not op.is_map:
+            why_not = why_stepwise(op.compiled, False, fine_of(g, op, fine), op.vector)
+            reasons |= {op.name: why_not} if why_not else {}
+    return KernelWays(solves, fine, reasons)
 
 
 def _each(g: Graph) -> Iterator[Operation | AttentionOperation]:
@@ -119,7 +143,7 @@ def _fine(g: Graph, kernels: Iterable[int]) -> frozenset[str]:
         if key in kernels
         and any(n.name in g.fine for n in group)
         and all(isinstance(n.method, cg) for n in group)
-        and triton_section(group[0].op.compiled, exchanges=False).stepwise is None
+        and why_stepwise(group[0].op.compiled, False) is None
     ]
     return frozenset(n.name for group in found for n in group)
 

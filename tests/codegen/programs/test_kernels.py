@@ -10,9 +10,11 @@ from shared.forked import script
 from shared.program_specs import PROGRAMS
 
 from chunkform.codegen.commands.program_kind import inspect_one
+from chunkform.codegen.programs import cg_kernel
 from chunkform.codegen.programs.emit import emit
-from chunkform.codegen.programs.op_sources import triton_texts
+from chunkform.codegen.programs.op_sources import kernel_ways, triton_texts
 from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.codegen.recurrence.triton import section
 from chunkform.spec.language import Program, cg, eye, sigmoid
 from chunkform.spec.language.load import CATALOGUE, load
 
@@ -74,9 +76,20 @@ def test_a_product_that_is_not_chunk_parallel_says_why():
     H = p.state("H", d, d)
     p.update(H, sigmoid(u.T * H.prev * u) * H.prev + u * u.T)
     p.output("o", p.solve("x", H.next + eye(d), q, cg(40)))
-    assert "isn't chunk-parallel" in triton_texts(compile_program(p).graph).reasons["x_system"]
+    assert "isn't chunk-parallel" in kernel_ways(compile_program(p).graph).reasons["x_system"]
 
 
 def test_a_product_whose_sweep_needs_a_prologue_says_so():
     c = compile_program(PROGRAMS["channel decay"]())
-    assert "needs a prologue" in triton_texts(c.graph).reasons["x_system"]
+    assert "needs a prologue" in kernel_ways(c.graph).reasons["x_system"]
+
+
+def test_why_kernels_go_another_way_is_known_before_anything_is_printed(monkeypatch):
+    graphs = [compile_program(PROGRAMS[name]()).graph for name in ("cg", "channel decay")]
+    printed = [triton_texts(g) for g in graphs]
+    for name in ("kernel_definition", "launch_definition"):
+        monkeypatch.setattr(cg_kernel, name, None)
+        monkeypatch.setattr(section, name, None)
+    for g, texts in zip(graphs, printed, strict=True):
+        ways = kernel_ways(g)
+        assert (ways.reasons, ways.fine) == (texts.reasons, texts.fine)
