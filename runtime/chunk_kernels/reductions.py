@@ -113,3 +113,27 @@ def pair(x: torch.Tensor, y: torch.Tensor | None, dims: tuple[int, ...]) -> torc
         R=R, INNER=inner, BR=BR, BI=BI, num_warps=max(1, min(16, BR * BI // 1024)),
     )  # fmt: skip
     return out
+
+
+@triton.jit
+def head_sums_kernel(x, out, rows, N, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """out = the sums of x, [rows, GROUP, N], over each group, [rows, N]."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = (row < rows)[:, None] & (i < N)[None, :]
+    sums = tl.zeros([ROWS, BLOCK], tl.float32)
+    for n in tl.static_range(GROUP):
+        sums += tl.load(x + (row * GROUP + n)[:, None] * N + i[None, :], mask=ok, other=0.0).to(tl.float32)
+    tl.store(out + row[:, None] * N + i[None, :], sums, mask=ok)
+
+
+def head_sums(x: torch.Tensor, axis: int, heads: int, dtype: torch.dtype) -> torch.Tensor:
+    """The sums over the heads of each group, added up in float32: of a contiguous x with groups' heads beside each other on an
+    axis, what is left has `heads` there."""
+    group, size = x.shape[axis] // heads, prod(x.shape[axis + 1 :])
+    out = x.new_empty((*x.shape[:axis], heads, *x.shape[axis + 1 :]), dtype=dtype)
+    rows, block = prod(x.shape[:axis]) * heads, min(256, triton.next_power_of_2(size))
+    at_once = max(1, 2048 // block)
+    grid = (cdiv(rows, at_once), cdiv(size, block))
+    launch(head_sums_kernel, grid, x, out, rows, size, GROUP=group, ROWS=at_once, BLOCK=block, num_warps=4)
+    return out

@@ -22,6 +22,7 @@ Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
 
 SMALL = 1 << 24  # bytes that "auto" keeps beyond what the arguments have
+LARGE, WIDE = 1 << 22, 16  # bytes, and channels of a head, from which on a kernel adds up the gradients of shared heads
 
 
 def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
@@ -131,9 +132,19 @@ def _results(
     for a in call.signature.tensors:
         if a.name in needs and a.name in gradients:
             x = given[a.name]
-            summed[a.name] = _cast(reduced(gradients[a.name], a.head_axis, x.shape[a.head_axis]), x.dtype)
+            summed[a.name] = _summed(gradients[a.name], a.head_axis, x.shape[a.head_axis], x.dtype)
     wide = result_types(call.signature, given)[1]
     return summed, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
+
+
+def _summed(x: Tensor, axis: int, heads: int, dtype: torch.dtype) -> Tensor:
+    """The sums over the heads of each group, in one pass over memory where x is large and has vectors for each head."""
+    vectors = x.ndim > axis + 1 and x.shape[-1] >= WIDE
+    if vectors and x.is_cuda and x.nbytes >= LARGE and x.shape[axis] != heads and x.is_contiguous():
+        from ..chunk_kernels.reductions import head_sums
+
+        return head_sums(x, axis, heads, dtype)
+    return _cast(reduced(x, axis, heads), dtype)
 
 
 def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor], Tensors]:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from shared.forked import code
 from shared.op_cases import SPECS, compiled, misses, problem, run
 
 from chunkform.codegen.recurrence.samples import Case
@@ -46,3 +47,22 @@ def test_the_state_has_all_heads():
     q, k, v = torch.randn(3, 1, 5, 6, 4)
     with pytest.raises(ArgumentError, match=r"initial_state must be \[B, H, d, e\] = \[1, 6, 4, 4\]"):
         lightning_attention(q, k[:, :, :2], v, -torch.rand(1, 5, 6), initial_state=torch.zeros(1, 2, 4, 4))
+
+
+KERNEL = """
+import torch
+from chunkform.runtime.chunk_kernels.reductions import head_sums
+
+for shape, axis, heads in ((2, 5, 6, 20), 2, 3), ((2, 5, 6, 20), 2, 1), ((1, 3, 8, 300), 2, 2), ((6, 40), 0, 3):
+    x = torch.randn(shape).bfloat16()
+    want = x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=torch.float32)
+    for dtype in (torch.float32, torch.bfloat16):
+        got = head_sums(x, axis, heads, dtype)
+        assert got.dtype == dtype and got.shape == want.shape
+        assert ((got.float() - want).norm() / want.norm()) < (1e-6 if dtype == torch.float32 else 4e-3)
+"""
+
+
+def test_the_kernel_for_large_shared_heads_sums_as_torch_does():
+    done = code(KERNEL, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr
