@@ -14,7 +14,7 @@ from .apart import Exact, Pointer
 
 Value: TypeAlias = Any
 Launch: TypeAlias = Any  # the `_Launch` of run_kernel.py
-FLOATS = ("tl.float32", "tl.float16", "tl.bfloat16")
+FLOATS = ("tl.float32", "tl.float64", "tl.float16", "tl.bfloat16")
 OPERATIONS: dict[str, Callable[[Value, Value], Value]] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
     "//": lambda a, b: a // b, "%": lambda a, b: a % b, "&": lambda a, b: a & b, "|": lambda a, b: a | b,
@@ -223,6 +223,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "tl.maximum": lambda p, a, b, propagate_nan="": _extreme(p, a, b, True),
     # log(exp(a) + exp(b)) has no exact value; scans need that it is associative, and that + distributes over it, as over max
     "log_of_sum": lambda p, a, b: _extreme(p, a, b, True),
+    "less_turns": lambda p, x: x,  # for cos and sin it is the same
     "tl.abs": _absolute,
     "tl.cast": lambda p, x, dtype: p.cast(x, dtype),
     "tl.multiple_of": lambda p, x, _: x,

@@ -99,7 +99,7 @@ def lettered_step(p: StepProgram, alphabet: Alphabet) -> StepProgram:
         dims=tuple(write[d] for d in p.dims),
         variables=tuple(Var(write[v.name], v.kind, axes(v.axes), v.default, v.domain) for v in p.variables),
         states=tuple(
-            StateVar(write[s.name], axes(s.axes), None if s.initial is None else node(s.initial), s.domain)
+            StateVar(write[s.name], axes(s.axes), None if s.initial is None else node(s.initial), s.domain, s.turns)
             for s in p.states
         ),
         updates={write[n]: node(x) for n, x in p.updates.items()},

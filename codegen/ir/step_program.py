@@ -49,12 +49,13 @@ class Var:
 
 @dataclass(frozen=True)
 class StateVar:
-    """A state. `initial` is None for zeros."""
+    """A state. `initial` is None for zeros. `turns`: it's a sum of angles, of which whole turns don't count."""
 
     name: str
     axes: tuple[str, ...]
     initial: Node | None = None
     domain: Domain | None = None
+    turns: bool = False
 
     @property
     def leaf(self) -> Node:

@@ -80,7 +80,7 @@ _TORCH = {
 }
 _SCANS = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
-    "chunkform.runtime.torch_form.scans": "LONG backward_in_segments entering forward_in_segments scan_maps",
+    "chunkform.runtime.torch_form.scans": "LONG backward_in_segments entering forward_in_segments scan_maps scan_turns",
     "chunkform.runtime.torch_form.chunks": (
         "call_of dtype_of expanded from_heads from_steps or_zeros per_head steps_first steps_or_zeros"
     ),

@@ -42,6 +42,7 @@ from .step.entries import EntryMaps
 from .step.lossless import lossless_terms
 from .step.lower import lower
 from .step.stabilize import stable
+from .step.turns import with_turns
 from .strata.split import Stratum, strata
 
 _log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Known:
 
 
 def _lower(k: Known) -> None:
-    k.lowered = lower(k.spec)
+    k.lowered = with_turns(lower(k.spec))
 
 
 def _stabilize(k: Known) -> None:
@@ -309,7 +310,11 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
         return Compiled(
             k.spec, k.step, k.adjoint, family, reason=reason, reason_where=where, gates=gates, entries=entries
         )
-    if k.backward.waits_for_decays and not k.whole:  # no sweep of kernels loads these: states apart may have kernels
+    turning = [s.turns for s in k.step.states]
+    if turning and all(turning) and scans(k.step, k.adjoint) is not None:
+        return Compiled(k.spec, k.step, k.adjoint, "scan", gates=done.gates)
+    # no sweep of kernels loads decays that wait, nor sums angles in float64: states apart may have kernels
+    if (k.backward.waits_for_decays or any(turning)) and not k.whole:
         k.scans = None
         more = run_passes((*PASSES, *OTHERWISE), k, name, start=len(PASSES) + OTHERWISE.index(STRATA), prove=k.prove)
         if k.parts and all(p.compiled.family in ("chunk-parallel", "scan") for p in k.parts):

@@ -27,6 +27,12 @@ def one_after_other(a, b, later_a, later_b):
 
 
 @triton.jit
+def less_turns(x):
+    """A sum of angles in float64, less whole turns, as float32."""
+    return (x - 6.283185307179586 * tl.floor(x * 0.15915494309189535 + 0.5)).to(tl.float32)
+
+
+@triton.jit
 def times(a, b):
     return a * b
 
@@ -177,7 +183,7 @@ def scanned_kernel(
     d = tile * TILE + tl.arange(0, TILE)
     d_ok = d < D
     i = tl.arange(0, AT_ONCE)
-    S = tl.zeros([TILE], tl.float32)
+    S = tl.zeros([TILE], starts.dtype.element_ty)
     if first is not None:
         S += tl.load(first + bh * D + d, mask=d_ok, other=0.0)
     tl.store(starts + ((b * segments + (0 if FORWARD else segments - 1)) * H + h) * D + d, S, mask=d_ok)

@@ -13,7 +13,8 @@ Where a step puts each column of the states through one matrix instead, A is tha
 a unit matrix. A vector is one column, so that A takes a run for each of its rows.
 
 Where a step multiplies by the same in all steps, as a rotation by constant angles does, A is a power of one step's map, and its
-rounding would be the same in all segments, and add up: so it is made, and segments are joined, in float64.
+rounding would be the same in all segments, and add up: so it is made, and segments are joined, in float64. Nor does such a
+sequence run whole where it is long, however many heads fill a GPU.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SHORT = 16  # steps of the shortest segment
 TILE = 2048  # entries of a state that a program has
 FILL = 256  # tiles of all sequences and heads that fill a GPU: with segments they take some three times the work
 FILL_TOGETHER = 64  # the same of tiles that take several steps at once
+WHOLE = 8192  # steps that rounding to the same side may add up in, where entries turn into each other
 AT_ONCE = 16  # times as many of them with segments, where a segment's map costs as much as many steps
 
 Linear = dict[tuple[str, str], Tensor]
@@ -234,9 +236,12 @@ class InSegments:
         heads = self._heads(given)
         count = batch if packed is None else packed.count
         longest = steps if packed is None else packed.longest
-        if longest < 4 * SHORT or 0 in (batch, heads) or (some.is_cuda and self._fill(count * heads) >= 1):
+        filled = some.is_cuda and self._fill(count * heads) >= 1
+        if longest < 4 * SHORT or 0 in (batch, heads) or (filled and not (self._adds_up and longest > WHOLE)):
             return None
         size = max(SHORT, 1 << (math.isqrt(longest).bit_length() - 1))
+        if filled:  # few segments, each of which has the states of all heads
+            size = WHOLE // 2
         if some.is_cuda and self._by.dear:
             size = max(size, int(longest * self._fill(count * heads)) // AT_ONCE)
         if self._runs > 1:  # half of the steps at most, one after the other
@@ -246,6 +251,11 @@ class InSegments:
         if packed is None:
             return _equal_segments(batch, steps, size, some.device)
         return _packed_segments(packed, steps, size)
+
+    @property
+    def _adds_up(self) -> bool:
+        """May states keep their size, while all steps multiply them by the same? An entry by itself decays or grows."""
+        return self._constant and (self._by.dear or any(len(g) > 1 for g in self.groups))
 
     def _flat(self, given: Tensors) -> Tensors:
         return {n: self._joined(x) if n in self.per_step else x for n, x in given.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -19,6 +20,7 @@ Maybe = dict[str, Tensor | None]
 Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # segments' maps, for what enters them
 
 STEPS = 64  # whose maps are composed; states go from so many to the next
+TURN = 2 * math.pi
 LONG = 4096  # steps that are worked on at once
 
 
@@ -104,6 +106,21 @@ def scan_maps(
     return (before, after, last) if forward else (before.flip(2), after.flip(2), last)
 
 
+def scan_turns(
+    kind: str, maps: tuple[Tensor, ...], first: Tensor, forward: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`scan_maps` of sums of angles, of which only cos and sin are taken: summed in float64, less whole turns before and after
+    each step. The last state is the sum itself, in float64, for what goes on from there."""
+    dtype = maps[-1].dtype
+    before, after, last = scan_maps(kind, tuple(x.double() for x in maps), first.double(), forward)
+    return less_turns(before).to(dtype), less_turns(after).to(dtype), last
+
+
+def less_turns(x: Tensor) -> Tensor:
+    """Angles less whole turns, from half a turn backwards to half a turn forwards."""
+    return x - TURN * torch.round(x / TURN)
+
+
 # --- a sequence whose other parts lie on other ranks ------------------------------------------------------------------
 
 
@@ -181,7 +198,8 @@ def forward_in_segments(
     """What `part` makes of a sequence, of so many steps at once; saved are the states that enter each part after the first."""
     steps = given[per_step[0]].shape[1]
     if steps <= size:
-        return part(given, states, constants)
+        outputs, last, saved = part(given, states, constants)
+        return outputs, _narrowed(last, given), saved
     made: list[Tensors] = []
     kept: Tensors = {}
     now: Any = states
@@ -191,7 +209,13 @@ def forward_in_segments(
         outputs, last, _ = part(_steps(given, per_step, start, size), now, constants)
         made.append(outputs)
         now = last
-    return {n: torch.cat([x[n] for x in made], 1) for n in made[0]}, now, kept
+    return {n: torch.cat([x[n] for x in made], 1) for n in made[0]}, _narrowed(now, given), kept
+
+
+def _narrowed(states: Maybe, given: Tensors) -> Tensors:
+    """Last states, in float64 where something that is given is."""
+    wide = any(x.dtype == torch.float64 for x in given.values())
+    return {n: x.float() if x.dtype == torch.float64 and not wide else x for n, x in states.items() if x is not None}
 
 
 def backward_in_segments(

@@ -19,7 +19,7 @@ BEFORE, AFTER = "before", "after"  # a step
 @dataclass(frozen=True)
 class Entry:
     """The update of one state: `factor` times it, plus `added`, or `factor` times the sum of both, where `early`. Of another kind
-    of map of the table than affine ones, `others` are the numbers."""
+    of map of the table than affine ones, `others` are the numbers. `turns`: it's a sum of angles, in float64."""
 
     state: str
     factor: Node
@@ -27,6 +27,7 @@ class Entry:
     early: bool
     kind: str = "affine"
     others: tuple[Node, ...] = ()
+    turns: bool = False
 
     @property
     def maps(self) -> tuple[Node, ...]:
@@ -54,6 +55,8 @@ def entrywise(p: StepProgram) -> list[Entry] | None:
     while waiting:
         for s in waiting.values():
             entry = _entry(s.name, p.updates[s.name], leaf("state", s.name, s.axes), ranges)
+            if entry is not None and s.turns:
+                entry = replace(entry, turns=True)
             if entry is not None and not any(_reads(x, set(waiting)) for x in entry.maps):
                 entries.append(entry)
                 del waiting[s.name]

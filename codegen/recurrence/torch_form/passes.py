@@ -408,8 +408,8 @@ def found(table: str, name: str) -> Code:
     return Method(Name(table), "get", (Literal(name),))
 
 
-def or_zeros(table: str, name: str, shape: Items) -> Code:
-    return call("or_zeros", found(table, name), shape, *LIKE)
+def or_zeros(table: str, name: str, shape: Items, dtype: Code | None = None) -> Code:
+    return call("or_zeros", found(table, name), shape, dtype or LIKE["dtype"], LIKE["device"])
 
 
 _PYTHON = frozenset(

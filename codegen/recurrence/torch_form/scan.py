@@ -3,7 +3,7 @@ for each state, forwards and backwards, and what is made of each step from the s
 
 from __future__ import annotations
 
-from ...ir.code import Group, Items, Literal, Method, Text, call
+from ...ir.code import Code, Group, Items, Literal, Method, Text, call
 from ...ir.launch_ir import Function, Return, dictionary, of_code, ref
 from ...ir.step_program import StateVar, StepProgram
 from ...ir.words import Definitions
@@ -12,7 +12,7 @@ from ..chunkwise.plan import Map, Plan
 from ..normal_form.form import NormalForm
 from ..step.adjoint import gradient_name
 from ..step.elementwise import AFTER, BEFORE, Entry, entrywise, over_stored
-from .passes import STEPS, PassText, arguments, by_length, per_step_names, shape_of
+from .passes import SEQUENCES, STEPS, PassText, arguments, by_length, or_zeros, per_step_names, shape_of
 from .sweep import function, printed
 
 
@@ -30,7 +30,9 @@ def scan_definitions(c: Compiled) -> Definitions:
 
 
 class ScanText(PassText):
-    """One of the two functions, of some steps."""
+    """One of the two functions, of some steps. `wide`: sums of angles come in float64."""
+
+    wide = True
 
     def __init__(self, c: Compiled, backward: bool) -> None:
         program = c.adjoint.program if backward else c.step
@@ -53,6 +55,11 @@ class ScanText(PassText):
         doc = f"{'Gradients' if self.backward else 'Outputs and last states'} of some steps of {c.name}."
         return [function(f"_{self.kind}_part", arguments(self.backward), doc, tuple(self.body))]
 
+    def _initial(self, s: StateVar) -> Code:
+        if not (s.turns and self.wide):
+            return super()._initial(s)
+        return or_zeros("states", s.name, shape_of(SEQUENCES, s.axes), Text("torch.float64"))
+
     def _scan(self, program: StepProgram, e: Entry) -> None:
         """The statements that scan a state, before and after each step."""
         s = program.state(e.state)
@@ -61,7 +68,8 @@ class ScanText(PassText):
         names = [f"{s.name}_{when}" for when in (BEFORE, AFTER)]
         last = f"{s.name}_last" if forward and not self.backward else f"{s.name}_end" if forward else f"{s.name}_first"
         backwards = () if forward else (Literal(False),)
-        self.assign((*names, last), call("scan_maps", Literal(e.kind), self._maps(e, s), first, *backwards))
+        scan = "scan_turns" if e.turns else "scan_maps"
+        self.assign((*names, last), call(scan, Literal(e.kind), self._maps(e, s), first, *backwards))
         for when, name in zip((BEFORE, AFTER), names, strict=True):
             self.leaves.taken["stored", f"{s.name}.{when}"] = name
 
@@ -78,6 +86,8 @@ class ScanText(PassText):
 
 class StatesText(ScanText):
     """The states that enter a part of a sequence whose others lie elsewhere, or the gradients of those that leave it."""
+
+    wide = False  # what ranks send to each other is of one dtype
 
     def functions(self) -> list[Function]:
         kind = "backward_states" if self.backward else "forward_states"

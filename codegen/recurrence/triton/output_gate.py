@@ -87,10 +87,12 @@ class Blocks(Memory):
     # --- what it is given
 
     def value(self, x: Node) -> np.ndarray:
-        """What is made for a kernel in its prologue is what it stands for: terms with it cancel others with that."""
+        """What is made for a kernel in its prologue is what it stands for, and so is what is written of reads: terms with it
+        cancel others with that."""
         kind, name, order = x.attrs
-        if kind == "ahead" and (kind, name) not in self.values and name in self.origins:
-            node, own = self.origins[name], tuple(a for a in order if a not in STEPS)
+        meant = {"ahead": self.origins, "write": self.written_of_reads}.get(kind, {})
+        if (kind, name) not in self.values and name in meant:
+            node, own = meant[name], tuple(a for a in order if a not in STEPS)
             env: Env = {}
             for y in (y for y in walk(node) if y.op == "leaf"):
                 values = self.value(y)
@@ -99,6 +101,12 @@ class Blocks(Memory):
             made = mapped(Fraction, array(evaluate(expand(node, own), env, NUMBERS, self.sizes)))
             self.values[kind, name] = np.broadcast_to(made, (B, self.steps, H, *self.shape(own)))
         return super().value(x)
+
+    @cached_property
+    def written_of_reads(self) -> dict[str, Node]:
+        """By its name, what is written that depends on reads: numbers of each step, which the kernel is given."""
+        writes = [(p.opened.rename, w) for p in self.k.pieces for s in p.group for w in s.writes]
+        return {w.leaf.attrs[1]: rename(w.right, names) for names, w in writes if w.leaf is not None}
 
     @cached_property
     def origins(self) -> dict[str, Node]:

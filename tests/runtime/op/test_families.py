@@ -4,6 +4,7 @@ the whole call gives. (`tests/runtime/parallel` has sequences on several process
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 import chunkform
+from chunkform.codegen.checking.covering import Row, covering
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.spec.language import Max, Recurrence, cos, diag, exp, hadamard, sigmoid, sin, softplus, tanh
+from chunkform.spec.language import Max, Min, Recurrence, cos, diag, exp, hadamard, log, sigmoid, sin, softplus, tanh
 
 T = 21
 SIZES = {"d": 4, "e": 5, "m": 3}
@@ -123,9 +125,64 @@ FAMILIES = {
 }
 
 
+def strengths() -> Recurrence:
+    """A correction of another strength for each channel of the value."""
+    r, _, e, (q, k), v, S = declared("strengths")
+    kept = r.decay("a") * S.prev
+    r.update(S, kept + k * hadamard(sigmoid(r.inputs("b", e)), v - kept.T * k / 8).T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+def kinds() -> Recurrence:
+    """Maps of each kind that compose."""
+    r = Recurrence("kinds")
+    d = r.dims("d")
+    x, a = r.inputs("x a", d)
+    g, b = r.decay("g", d), r.inputs("b")
+    h, m, z, n = r.state("h", d), r.state("m", d), r.state("z", d), r.state("n", domain=(0, 1))
+    r.update(h, Max(hadamard(g, h.prev) + x, a))
+    r.update(m, Min(m.prev + a, x))
+    r.update(z, log(exp(z.prev + x) + exp(a)))
+    noise = sigmoid(b) + n.prev
+    r.update(n, noise / (1 + noise))
+    r.output("o", hadamard(h.next, z.prev) + n.next * m.prev)
+    return r
+
+
+def turned() -> Recurrence:
+    """Queries and keys turned by a sum of angles."""
+    r, d, e, (q, k), v, S = declared("turned")
+    I, at, a = r.state("I", d, e), r.state("at", d), r.decay("a")
+    r.update(at, at.prev + r.inputs("th", d))
+    c, s = cos(at.next), sin(at.next)
+    r.update(S, a * S.prev + hadamard(c, k) * v.T)
+    r.update(I, a * I.prev + hadamard(s, k) * v.T)
+    r.output("o", S.next.T * hadamard(c, q) + I.next.T * hadamard(s, q))
+    return r
+
+
+def signed_correction() -> Recurrence:
+    """A correction beside a number of either sign."""
+    r, _, _, (q, k), v, S = declared("signed_correction")
+    kept = tanh(r.inputs("g")) * S.prev
+    r.update(S, kept + k * (v - kept.T * k).T / 8)
+    r.output("o", S.next.T * q)
+    return r
+
+
+FORMS = {
+    **FAMILIES,
+    "strengths": strengths,
+    "kinds": kinds,
+    "turned": turned,
+    "signed correction": signed_correction,
+}
+
+
 @functools.cache
 def built(name: str) -> Any:
-    return chunkform.compile(FAMILIES[name]())
+    return chunkform.compile(FORMS[name]())
 
 
 def arguments_of(op: Any) -> Any:
@@ -213,3 +270,132 @@ def test_a_graph_has_it_as_one_call(family: str) -> None:
         found.append([x.grad for x in given.values()])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+# --- pairs of options ---------------------------------------------------------------------------------------------------
+
+BOUNDS = (0, 9, 9, 34)  # of sequences, one of them empty
+FACTORS = {
+    "form": tuple(FORMS),
+    "way": ("plain", "compiled", "steps", "vmap"),
+    "sequences": ("one", "packed"),
+    "states": ("none", "given"),
+    "heads": ("own", "shared"),
+    "gradients": ("all", "of the first", "none"),
+    "dtype": (torch.float64, torch.bfloat16),
+}
+
+
+def allowed(row: Row) -> bool:
+    """Steps take no packs, and have no gradients; nor does a batch here."""
+    way, dtype = row.get("way"), row.get("dtype")
+    if way in ("steps", "vmap") and (row.get("sequences") == "packed" or row.get("gradients") not in (None, "none")):
+        return False
+    return not (way == "steps" and dtype is torch.bfloat16)  # which round what they hand on
+
+
+def name_of(row: Row) -> str:
+    return ", ".join(str(x).removeprefix("torch.") for x in row.values())
+
+
+SHOWN = ("segment-parallel: rotation", "segment-parallel: rank m", "strengths", "kinds", "turned")  # in every run
+
+
+def marked(row: Row) -> Any:
+    few = row["form"] in SHOWN and row["way"] != "compiled"
+    return pytest.param(row, id=name_of(row), marks=[] if few else [pytest.mark.long])
+
+
+@pytest.mark.parametrize("row", [*map(marked, covering(FACTORS, allowed))])
+def test_options_change_nothing(row: Row) -> None:
+    op = built(row["form"])
+    bounds = BOUNDS if row["sequences"] == "packed" else (0, T)
+    arguments = arguments_of(op)
+    given = drawn(op, bounds[-1], row["dtype"])
+    starts = None
+    if row["states"] == "given":
+        # a state as the op leaves it has its shape
+        *_, last = op(**steps_of(op, given, slice(0, 5)), output_final_state=True)
+        starts = [
+            torch.rand_like(x[:1].expand(len(bounds) - 1, *x.shape[1:]).float()).to(x.dtype) for x in listed(last)
+        ]
+    shared = next(a for a in arguments if a.kind == "input").key if row["heads"] == "shared" else None
+    found = differentiated(row, op, given, starts, shared, lambda *x: called(row["way"], bounds, *x))
+    expected = differentiated(row, op, given, starts, shared, lambda *x: one_each(bounds, *x))
+    bound = 1e-11 if row["dtype"] is torch.float64 else 3e-2
+    assert len(found) == len(expected)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x.double(), y.double(), rtol=bound, atol=bound * max(1.0, float(y.abs().max())))
+
+
+def listed(states: Any) -> list[Tensor]:
+    return list(states) if isinstance(states, tuple | list) else [states]
+
+
+def drawn(op: Any, steps: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    found = {}
+    for a in arguments_of(op):
+        lead = [1, steps, 2] if a.kind in ("input", "decay") else [2]
+        x = torch.randn(*lead, *(SIZES[n] for n in a.dims), generator=g, dtype=torch.float64)
+        decay = a.kind.startswith("decay")
+        found[a.key] = -x.abs().to(torch.float32 if dtype is torch.bfloat16 else dtype) if decay else x.to(dtype)
+    return found
+
+
+def steps_of(op: Any, given: dict[str, Tensor], at: slice) -> dict[str, Tensor]:
+    timeless = {a.key for a in arguments_of(op) if a.kind not in ("input", "decay")}
+    return {n: x if n in timeless else x[:, at] for n, x in given.items()}
+
+
+def differentiated(row: Row, op: Any, given: Any, starts: Any, shared: str | None, run: Any) -> list[Tensor]:
+    """Outputs, last states and the gradients that are asked for; a shared argument has one head."""
+    leaves = {n: (x[:, :, :1] if n == shared else x).detach().clone() for n, x in given.items()}
+    states = None if starts is None else [x.detach().clone() for x in starts]
+    which = {"all": list(leaves), "of the first": list(leaves)[:1], "none": []}[row["gradients"]]
+    wanted = [leaves[n].requires_grad_() for n in which]
+    if row["gradients"] == "all" and states is not None:
+        wanted += [x.requires_grad_() for x in states]
+    results = run(op, leaves, states)
+    if not wanted:
+        return results
+    g = torch.Generator().manual_seed(1)
+    loss = sum((x * torch.randn(x.shape, generator=g, dtype=torch.float64)).sum() for x in results)
+    return [*(x.detach() for x in results), *torch.autograd.grad(loss, wanted)]
+
+
+def called(way: str, bounds: tuple[int, ...], op: Any, given: dict[str, Tensor], states: Any) -> list[Tensor]:
+    start = None if states is None else states[0] if len(states) == 1 else tuple(states)
+    if way == "steps":
+        found = []
+        for t in range(bounds[-1]):
+            now = steps_of(op, given, t)
+            *outputs, start = op.step(**now, state=start)
+            found.append(outputs[0])
+        return [torch.stack(found, 1), *listed(start)]
+    options = {"initial_state": start, "output_final_state": True}
+    if len(bounds) > 2:
+        options["cu_seqlens"] = torch.tensor(bounds)
+    f = torch.compile(op, fullgraph=True, backend="aot_eager") if way == "compiled" else op
+    if way == "vmap":
+        name = next(iter(given))
+        *outputs, last = torch.func.vmap(lambda x: f(**{**given, name: x}, **options))(given[name][None])
+        return [x[0] for x in (*outputs, *listed(last))]
+    *outputs, last = f(**given, **options)
+    return [*outputs, *listed(last)]
+
+
+def one_each(bounds: tuple[int, ...], op: Any, given: dict[str, Tensor], states: Any) -> list[Tensor]:
+    """A plain call for each sequence, of arguments of all heads."""
+    whole = {
+        n: x.expand(*x.shape[:2], 2, *x.shape[3:]) if x.ndim > 2 and x.shape[0] == 1 else x for n, x in given.items()
+    }
+    outputs, lasts = [], []
+    for n, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        start = None if states is None else [x[n : n + 1] for x in states]
+        start = start if start is None else start[0] if len(start) == 1 else tuple(start)
+        *found, last = op(**steps_of(op, whole, slice(begin, end)), initial_state=start, output_final_state=True)
+        outputs.append(found)
+        lasts.append(listed(last))
+    made = [torch.cat(x, 1) for x in zip(*outputs, strict=True)]
+    return [*made, *(torch.cat(x) for x in zip(*lasts, strict=True))]

@@ -33,6 +33,10 @@ STRUCTURES = {  # what the catalogue has no example of
     "gla2d": "gla2d.py",  # a decay for each row and each column
     "gateloop": "entries.py",  # two states whose entries turn into each other, in parts
     "channel_delta_rule": "channel_delta_rule.py",  # a matrix for each column
+    "ssd_signed": "signed.py",  # numbers of either sign
+    "mamba3_mimo": "entries.py",  # writes of rank m
+    "mamba1": "entries.py",  # a decay for every entry
+    "turned_keys": "turned_keys.py",  # angles that are summed in float64, and what they turn
     "log_space": "stabilised.py",  # maps that aren't affine, and compose
     "mlstm_stabilised": "stabilised.py",  # strata: what the first has reached in a part decays in the second
 }

@@ -95,7 +95,7 @@ def scan_kernel(
     """The kernel that scans a state over `axes`, from the first step to the last or back, and makes `results`."""
     s = _scan(e, axes, forward, results, names, name_of)
     setup, loop = _places(axes, forward)
-    setup.append(let(s.names.state, zeros(shape(*map(block_name, axes)))))
+    setup.append(let(s.names.state, s.nothing(shape(*map(block_name, axes)))))
     setup += s.unchanged()
     loop += s.affine() if e.kind == "affine" else s.others()
     loop += [*s.left_by_round(), *s.yielded()]
@@ -243,17 +243,18 @@ class _Scan:
         )
         ok = Name("i_ok").along(0, 1 + len(self.axes))
         begins = where(ok, texts["added"], 0.0)
+        begun = zeros(self.tile) + (begins * f if self.e.early else begins)
         steps: list[Statement] = [
             *self.leaves.loads,
             *made,
             let(f.id, zeros(self.tile) + where(ok, texts["factor"], 1.0)),
-            let(w.id, zeros(self.tile) + (begins * f if self.e.early else begins)),
+            let(w.id, begun.to("tl.float64") if self.e.turns else begun),
             If(linear.given, (Let(self.names.whole, f, "*="),)),
             # what enters comes with the first step: if the loop began with it, it would have two layouts, and be scanned for
             # both
             self.if_entered(added(w.id, f * self.at_first)),
         ]
-        nothing = (call("tl.full", self.tile, 1.0, "tl.float32"), zeros(self.tile))
+        nothing = (call("tl.full", self.tile, 1.0, "tl.float32"), self.nothing(self.tile))
         before = Name(self.names.earlier[1]) + Name(self.names.earlier[0]) * self.entered
         steps += self.scanned(nothing, "one_after_other", "with_those_before", before)
         steps.append(let(self.names.after, w + f * self.entered))
@@ -290,14 +291,24 @@ class _Scan:
             (*names, *self.names.earlier), call("tl.associative_scan", Items((*maps, *nothing)), 0, beside), broken=True
         )
         results = (both, let(self.names.before, before), self.if_entered(added(self.names.before, self.at_first)))
-        return [If(Name("RESULTS"), results, (simple,))]
+        turns = (self.less_turns(self.names.before),) if self.e.turns else ()
+        return [If(Name("RESULTS"), (*results, *turns), (simple,))]
 
     def yielded(self) -> list[Statement]:
         """What is made of the states of these steps, and stored."""
         if not self.results:
             return []
         made, texts = self.values({r.name: r.node for r in self.results}, {r.name: r.order for r in self.results})
-        return [If(Name("RESULTS"), (*made, *(stored(r, texts[r.name]) for r in self.results)))]
+        turns = (self.less_turns(self.names.after),) if self.e.turns else ()
+        return [If(Name("RESULTS"), (*turns, *made, *(stored(r, texts[r.name]) for r in self.results)))]
+
+    def nothing(self, sizes: Items) -> Code:
+        """Zeros of what is summed."""
+        return call("tl.zeros", sizes, "tl.float64") if self.e.turns else zeros(sizes)
+
+    def less_turns(self, name: str) -> Statement:
+        """A sum of angles less whole turns, in float32."""
+        return let(name, call("less_turns", name))
 
     def unchanged(self) -> list[Statement]:
         """The map of a segment, before its first step."""
@@ -425,7 +436,8 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
         )
 
     state = ", ".join(["{}", "H", *sizes])
-    ends = f"(some.new_empty(({state.format('B * segments')}), dtype=torch.float32) for _ in range({len(made)}))"
+    dtype = "torch.float64" if kernel.entry is not None and kernel.entry.turns else "torch.float32"
+    ends = f"(some.new_empty(({state.format('B * segments')}), dtype={dtype}) for _ in range({len(made)}))"
     maps = py("({})", joined(made))
     entering = (py(f'"{kernel.kind}"'), first, maps, Expr("layout"), Expr("segments"), Expr(str(forward)))
     segments: Body = (

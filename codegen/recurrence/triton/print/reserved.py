@@ -25,7 +25,7 @@ IMPORTS = {
     "chunkform.runtime.chunk_kernels.chunk_layout": "GROUP LEVELS chunk_layout segments_for",
     "chunkform.runtime.chunk_kernels.split_precision": "rounded_and_rest rounded_to",
     "chunkform.runtime.chunk_kernels.elementwise_scan": (
-        "LONG_SCAN SCAN logaddexp_at logaddexp_then logaddexp_then_beside maximum_at maximum_then maximum_then_beside "
+        "LONG_SCAN SCAN less_turns logaddexp_at logaddexp_then logaddexp_then_beside maximum_at maximum_then maximum_then_beside "
         "minimum_at minimum_then minimum_then_beside one_after_other rational_at rational_then rational_then_beside "
         "scan_segments scan_stages scan_width scanned times with_those_before"
     ),

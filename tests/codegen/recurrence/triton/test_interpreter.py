@@ -99,6 +99,12 @@ def test_rows_and_columns_may_both_decay(names):
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}], parts=FEW), 1e-5)
 
 
+def test_a_write_and_what_it_takes_away_may_be_terms_of_their_own():
+    """A gradient leaves out what both have of a step's own, as the write is made of what is read."""
+    names = ("corrected_apart", "corrected_apart_columns")
+    assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
+
+
 def test_vectors_that_are_corrected_by_numbers_which_are_read_of_them():
     names = ("vector_two_corrections",)
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)

@@ -51,6 +51,25 @@ def kinds():
     return r
 
 
+def angles():
+    """Sums of angles that begin with many turns, so that float32 would round them to some 1e-4; before and after each step."""
+    from chunkform.spec.language import Recurrence, cos, hadamard, sin
+
+    r = Recurrence("angles")
+    d = r.dims("d")
+    x, a = r.inputs("width edge", d)
+    b, w = r.inputs("b"), r.parameter("whole", d)
+    lam, g = r.decay("lam"), r.decay("g", d)
+    h, m, z, n = r.state("h", d), r.state("m", d), r.state("z", d), r.state("n")
+    r.update(h, h.prev + x)
+    r.update(m, m.prev + w)
+    r.update(z, hadamard(g, z.prev) + cos(h.prev + a))
+    r.update(n, n.prev + b)
+    r.output("o", hadamard(cos(h.prev), sin(2 * m.next)) + lam * sin(n.next) * x)
+    r.output("p", z.next + cos(n.prev) * a)
+    return r
+
+
 def main():
     """Prints the largest error of outputs, last states and gradients: whole, in parts, and packed. In a process of its own, as
     Triton's interpreter is chosen before Triton is imported."""
@@ -58,7 +77,7 @@ def main():
     from chunkform.codegen.checking.accuracy import relative_error
     from chunkform.runtime.chunk_kernels import elementwise_scan as scan
 
-    ops, segments_for = [chunkform.compile(x()) for x in (spec, kinds)], scan.segments_for
+    ops, segments_for = [chunkform.compile(x()) for x in (spec, kinds, angles)], scan.segments_for
     scan.AT_ONCE = 2  # of the maps of segments
     vectors, numbers = (1, STEPS, HEADS, WIDTH), (1, STEPS, HEADS)
     found = []
@@ -74,6 +93,7 @@ def main():
         count = 1 if bounds is None else len(bounds) - 1
         start = [torch.randn(count, HEADS, *size) for size in ((WIDTH,), (WIDTH,), (WIDTH,))]
         start.append(torch.rand(count, HEADS))
+        start = [4096 * x for x in start] if op is ops[-1] else start
         incoming = [torch.randn(vectors), torch.randn(vectors), *(torch.randn_like(x) for x in start)]
         packed = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
 
@@ -100,7 +120,7 @@ def test_scans_agree_with_the_torch_form():
     done = script(Path(__file__))
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 10 and all(e < 1e-5 for e in found), found
+    assert len(found) == 15 and all(e < 1e-5 for e in found), found
 
 
 if __name__ == "__main__":
