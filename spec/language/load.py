@@ -23,6 +23,7 @@ from chunkform.errors import ChunkformError, LoadError, nearest
 from chunkform.supervised import running
 
 from .declaration import Declaration
+from .kept import Kept
 from .methods_of_tensors import METHODS
 from .recurrence import Recurrence
 from .row_map import RowMap
@@ -61,10 +62,15 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     sys.modules[name] = module
     try:
         with running(file), _kept_alive(), _told_if_slow(file):
-            if run is None:
-                spec.loader.exec_module(module)
-            else:
-                run(module, file)
+            kept = None if inside else Kept([(os, name) for name in ENDINGS])
+            try:
+                if run is None:
+                    spec.loader.exec_module(module)
+                else:
+                    run(module, file)
+            finally:
+                if kept is not None and (changed := kept.put_back()):
+                    raise LoadError(_disturbed(changed), file) from None
     except (ChunkformError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit and whatever else a file may raise
@@ -81,6 +87,11 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
             told = f"which can't be told, as its text ends in {type(why).__name__}"
         raise LoadError(f"{type(error).__name__}: {told}", place) from error
     return module
+
+
+def _disturbed(changed: list[str]) -> str:
+    shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return f"changes {shown}: a spec declares, and changes nothing of Python or of a library. All of it was put back"
 
 
 @contextmanager
