@@ -154,6 +154,7 @@ def said(n: str, failing: frozenset[Any], some: Sequence[Any]) -> str:
 WIDTHS: tuple[tuple[str, Callable[[Sequence[int]], bool]], ...] = (
     ("a width is above 64", lambda x: max(x) > 64),
     ("all dims have the same width", lambda x: len(x) > 1 and len(set(x)) == 1),
+    ("a width is 1", lambda x: min(x) == 1),
     ("a width is below 16", lambda x: min(x) < 16),
     ("a width is no multiple of 8", lambda x: any(n % 8 for n in x)),
     ("a width is no power of two", lambda x: any(n & (n - 1) for n in x)),

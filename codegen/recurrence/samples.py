@@ -11,6 +11,7 @@ from torch import Tensor
 from ..ir.expr import dim_of
 from .chunkwise.compiled import Compiled
 
+FEW = 4
 POSITIVE = ((), ("states",), ("states", "variables"))  # what is drawn positive, for functions such as logarithms
 
 
@@ -25,7 +26,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     seed: int = 0
-    decay: str = "usual"  # usual | extreme | none | strong | constant | forgetful
+    decay: str = "usual"  # usual | extreme | none | strong | constant | constant -20 | forgetful
     initial: bool = True
     same: bool = False  # are all dims of the same size? Else each is 8 wider than the one before
     positive: tuple[str, ...] = ()  # as in POSITIVE
@@ -87,7 +88,8 @@ def sample(c: Compiled, case: Case) -> Sample:
         elif v.domain is not None:
             given[v.name] = _between(normal(*lead, *own), *v.bounds).to(case.dtype if v.kind == "input" else wide)
         elif own:
-            given[v.name] = (normal(*lead, *own) / own[0] ** 0.5).to(case.dtype if v.kind == "input" else wide)
+            x = normal(*lead, *own) / own[0] ** 0.5
+            given[v.name] = _of_order_one(x, v.axes).to(case.dtype if v.kind == "input" else wide)
         else:
             given[v.name] = torch.rand(*lead, generator=g).to(case.dtype if v.kind == "input" else wide)
     if "variables" in case.positive:
@@ -117,6 +119,13 @@ def sample(c: Compiled, case: Case) -> Sample:
     return Sample(moved(dict(given)), moved(states), constants, moved(cotangents), moved(finals))
 
 
+def _of_order_one(x: Tensor, axes: tuple[str, ...]) -> Tensor:
+    """Vectors of few entries no longer than 1, as those of many hardly are: a step that corrects by k k^T would blow up."""
+    if len(axes) != 1 or x.shape[-1] >= FEW:
+        return x
+    return x / x.norm(dim=-1, keepdim=True).clamp(min=1.0)
+
+
 def _between(x: Tensor, low: float | None, high: float | None) -> Tensor:
     """Within a domain, whatever x is; between two bounds mostly nearer to the upper one, as decays are."""
     if low is not None and high is not None:
@@ -129,8 +138,8 @@ def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
         return torch.zeros_like(x)
     if how == "strong":
         return -8.0 * torch.rand(x.shape, generator=g)
-    if how == "constant":
-        return torch.full_like(x, -12.0)
+    if how.startswith("constant"):
+        return torch.full_like(x, float(how.partition(" ")[2] or -12.0))
     if how == "forgetful":
         return -28.0 * torch.rand(x.shape, generator=g)
     usual = torch.nn.functional.logsigmoid(x + 2.0)

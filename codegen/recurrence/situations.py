@@ -22,7 +22,7 @@ from chunkform.spec.language import Recurrence
 from ..checking.accuracy import Judged
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
-from ..ir.expr import dim_of
+from ..ir.expr import dim_of, walk
 from .check import BOUND, EXPLODED, judge_all, judge_rounded, samples
 from .definition import Oracle
 from .oracle import initial_state, oracle
@@ -30,12 +30,14 @@ from .samples import Case, Sample, sample
 
 # The first choice of each factor is the simplest: what a failure has in common is found by going back to it.
 STEPS = (20, 0, 1, 64, 65, 129, 150, 197, 330)  # below, at and above several chunks, with a tail and without
-WIDTHS = ((16, 24, 20), (32, 32, 32), (5, 9, 3), (33, 20, 17), (72, 40, 24), (24, 96, 66))
+# Of a vector of one entry that is divided by its own size nothing is left but rounding: such a dim is as wide as at first.
+WIDTHS = ((16, 24, 20), (32, 32, 32), (5, 9, 3), (33, 20, 17), (72, 40, 24), (24, 96, 66), (1, 24, 20), (16, 1, 20))
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 DECAYS = {
     "usual": "usual",
     "0": "none",
     "-12 at each step": "constant",
+    "-20 at each step": "constant -20",
     "down to -28": "forgetful",
     "down to -inf": "extreme",
 }
@@ -107,7 +109,7 @@ class Subject:
         found: dict[str, Sequence[Any]] = {
             "dtype": DTYPES,
             "T": STEPS,
-            "widths": tuple(dict.fromkeys(x[:dims] if dims <= 3 else (*x, *x)[:dims] for x in WIDTHS)),
+            "widths": tuple(dict.fromkeys(self._widths(x[:dims] if dims <= 3 else (*x, *x)[:dims]) for x in WIDTHS)),
             "sequences": ("two", "one", "one packed", "several packed"),
             "heads": (
                 "two",
@@ -132,6 +134,19 @@ class Subject:
             found |= {"sequences": ("two", "one"), "initial state": ("none",), "final state": ("not wanted",)}
             found["recompute"] = ("auto",)
         return found
+
+    def _widths(self, widths: tuple[int, ...]) -> tuple[int, ...]:
+        dims = (d.name for d in self.declared.dim_list)
+        return tuple(WIDTHS[0][0] if x == 1 and d in self.divided_by else x for d, x in zip(dims, widths, strict=True))
+
+    @cached_property
+    def divided_by(self) -> set[str]:
+        """Dims that a sum is over by which something is divided."""
+        step = self.compiled.step
+        every = [x for y in (*step.outputs.values(), *step.updates.values()) for x in walk(y)]
+        below = [x.args[0] for x in every if x.op == "pow" and x.attrs[0] < 0]
+        sums = [y for x in below for y in walk(x) if y.op == "sum"]
+        return {dim_of(a) for y in sums for a in y.attrs}
 
     def allowed(self, row: Row) -> bool:
         """May these choices be made together?"""

@@ -12,7 +12,7 @@ from chunkform.codegen.commands.check import again, causes_text, checked, subjec
 from chunkform.codegen.commands.recurrence_kind import subject
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.spec.language import load
+from chunkform.spec.language import find, load
 
 SPEC = """
 from chunkform.spec.language import Recurrence
@@ -118,6 +118,11 @@ FORWARDS = {
         lambda r: max(r["widths"]) > 64,
         "a width is above 64",
     ),
+    "narrow": (
+        lambda g: min(g["q"].shape[-1], g["v"].shape[-1]) == 1,
+        lambda r: min(r["widths"]) == 1,
+        "a width is 1",
+    ),
     "packed": (
         lambda g: g.get("cu_seqlens") is not None,
         lambda r: "packed" in r["sequences"],
@@ -205,6 +210,7 @@ def refused(planted, affected, words):
 ONE_OF_A_KIND = (
     "long",
     "square",
+    "narrow",
     "packed",
     "fewer heads",
     "long and packed",
@@ -261,6 +267,24 @@ def test_high_precision_that_is_the_default_one(sound):
     choices = {"dtype": "float32", "gradients": "all"}
     assert tried(sound, "high", **choices).ok
     assert not tried(dataclasses.replace(sound, op=op), "high", **choices).ok
+
+
+def test_the_gradient_of_a_decay_that_forgets_all(sound):
+    def op(*arguments, **named):
+        given = dict(zip(NAMES, arguments, strict=False)) | named
+        x = given["log_lam"]
+        return sound.op(**given | {"log_lam": torch.where(x < -16, x.detach(), x)})
+
+    choices = {"log decays": "-20 at each step", "dtype": "float32", "gradients": "all"}
+    assert tried(sound, "default", **choices).ok
+    assert not tried(dataclasses.replace(sound, op=op), "default", **choices).ok
+
+
+def test_vectors_that_are_divided_by_their_size_are_never_of_one_entry(sound):
+    """Of these nothing but rounding is left in gradients."""
+    r = find("rwkv7")[0]
+    assert subject(r, compile_spec(r), sound.op, "cpu").divided_by == {"d"}
+    assert sound.divided_by == set() and any(1 in x for x in sound.factors["widths"])
 
 
 def test_a_call_that_raises_is_a_failure(sound):
