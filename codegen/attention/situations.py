@@ -48,6 +48,10 @@ class AttentionSubject:
     def defaulted(self) -> list[str]:
         return [v.name for v in self.spec.variables if v.default is not None]
 
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        return ()
+
     @cached_property
     def factors(self) -> dict[str, Sequence[Any]]:
         """What may differ between two calls of this op."""

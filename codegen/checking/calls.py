@@ -30,6 +30,8 @@ class Subject(Protocol):
     def device(self) -> str: ...
     @property
     def factors(self) -> Mapping[str, Sequence[Any]]: ...
+    @property
+    def together(self) -> Sequence[tuple[str, ...]]: ...
     def allowed(self, row: Row) -> bool: ...
     def tried(self, row: Row) -> Mapping[str, Judged]: ...
 
@@ -55,8 +57,8 @@ class Report:
 
 
 def rows_of(subject: Subject) -> tuple[Row, ...]:
-    """The calls that are made: every pair of choices of two factors is in one of them."""
-    return covering(subject.factors, subject.allowed)
+    """The calls that are made: every pair of choices of two factors is in one of them, and what the subject wants together."""
+    return covering(subject.factors, subject.allowed, subject.together)
 
 
 def check_calls(

@@ -135,6 +135,11 @@ class Subject:
             found["recompute"] = ("auto",)
         return found
 
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """Gradients of initial states, which are taken with all others."""
+        return (("sequences", "initial state", "gradients"),)
+
     def _widths(self, widths: tuple[int, ...]) -> tuple[int, ...]:
         dims = (d.name for d in self.declared.dim_list)
         return tuple(WIDTHS[0][0] if x == 1 and d in self.divided_by else x for d, x in zip(dims, widths, strict=True))

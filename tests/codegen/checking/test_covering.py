@@ -34,3 +34,9 @@ def test_what_may_not_go_together_does_not():
 def test_a_factor_of_one_choice_is_in_each_row():
     rows = covering({"a": (1, 2), "b": ("x",)})
     assert [r["b"] for r in rows] == ["x", "x"] and {r["a"] for r in rows} == {1, 2}
+
+
+def test_three_factors_that_are_wanted_together():
+    rows = covering(FACTORS, together=[("dtype", "packed", "heads")])
+    assert len({(r["dtype"], r["packed"], r["heads"]) for r in rows}) == 18
+    assert pairs(rows) >= set(pairs_of(FACTORS)) and len(rows) <= 24
