@@ -65,6 +65,8 @@ class Consumer:
     issued: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
     added_to: set[str] = field(default_factory=set)  # products that others were added to while they were under way
+    known: dict[str, frozenset[str]] = field(default_factory=dict)  # what tiles need
+    depths: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.products = {n: w for n, x in self.sweep.tiles.items() if (w := self._wanted(x)) is not None}
@@ -100,13 +102,18 @@ class Consumer:
             if n in self.products:
                 found.add(n)
             elif n in self.sweep.tiles:
-                found |= self.needs(self.sweep.tiles[n].value)
+                if n not in self.known:
+                    self.known[n] = self.needs(self.sweep.tiles[n].value)
+                found |= self.known[n]
         return frozenset(found)
 
     def depth(self, name: str) -> int:
         """How long the chain of products is that begins with this one; one step more through shared memory."""
-        users = [w for w in self.products.values() if any(name in self.needs(x) for x in w.operands)]
-        return max((self.depth(w.name) + 1 + (name in self.needs(w.right)) for w in users), default=0)
+        if name not in self.depths:
+            users = [w for w in self.products.values() if any(name in self.needs(x) for x in w.operands)]
+            further = (self.depth(w.name) + 1 + (name in self.needs(w.right)) for w in users)
+            self.depths[name] = max(further, default=0)
+        return self.depths[name]
 
     def of_state(self, name: str) -> bool:
         """Is a product what a state becomes?"""
