@@ -160,7 +160,9 @@ class Reals:
         return _array(self.context.mpf(str(sympy.N(sympy.sympify(text), self.context.dps + 5))))
 
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return cast(np.ndarray, np.add(a, b, dtype=object))  # a number in the place of an array asks first whether b is one
+        return cast(
+            np.ndarray, np.add(a, b, dtype=object)
+        )  # a number in the place of an array asks first whether b is one
 
     def mul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return cast(np.ndarray, np.multiply(a, b, dtype=object))
