@@ -32,6 +32,7 @@ from ...ir.logarithms import Logarithms, log_of
 from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .decays import exponential, known_range
+from .shares import shares_of
 
 LEAST_LOG = const(-88)  # of a decay, below which it is 0 in float32: one of exactly 0 leaves a sum of logarithms finite
 ROUNDED = ("sigmoid", "exp", "expm1")  # functions of inputs, near whose bounds a difference has no digits left
@@ -161,4 +162,4 @@ def _of_product(x: Node) -> Node | None:
             y = found[1]
             rest = [b for b in x.args if b is not a and b is not fn("exp", y)]
             return mul(*rest, fn("sigmoid", y), power(fn("sigmoid", mul(-1, y)), -a.attrs[0] - 1))
-    return None
+    return shares_of(x)

@@ -66,7 +66,6 @@ class Consumer:
     settled: set[str] = field(default_factory=set)
     added_to: set[str] = field(default_factory=set)  # products that others were added to while they were under way
     known: dict[str, frozenset[str]] = field(default_factory=dict)  # what tiles need
-    depths: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.products = {n: w for n, x in self.sweep.tiles.items() if (w := self._wanted(x)) is not None}
@@ -109,11 +108,8 @@ class Consumer:
 
     def depth(self, name: str) -> int:
         """How long the chain of products is that begins with this one; one step more through shared memory."""
-        if name not in self.depths:
-            users = [w for w in self.products.values() if any(name in self.needs(x) for x in w.operands)]
-            further = (self.depth(w.name) + 1 + (name in self.needs(w.right)) for w in users)
-            self.depths[name] = max(further, default=0)
-        return self.depths[name]
+        users = [w for w in self.products.values() if any(name in self.needs(x) for x in w.operands)]
+        return max((self.depth(w.name) + 1 + (name in self.needs(w.right)) for w in users), default=0)
 
     def of_state(self, name: str) -> bool:
         """Is a product what a state becomes?"""
