@@ -51,7 +51,7 @@ def _completed(
     sets: Sequence[tuple[str, ...]],
     factors: Mapping[str, Sequence[object]],
     allowed: Callable[[Row], bool],
-    missing: Mapping[tuple[tuple[str, Any], ...], None],
+    missing: Mapping[tuple[tuple[str, object], ...], None],
 ) -> Row | None:
     """A whole row with these choices, or None. Factors with the most choices come first: they are the hardest to cover."""
     if not allowed(row):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 if sys.platform != "win32":
     import fcntl
@@ -23,6 +22,7 @@ SETTINGS = ("stdin", "stdout", "stderr", "excepthook", "displayhook", "unraisabl
 PLACES = ("path", "meta_path", "path_hooks")  # of sys: a file may add to them
 FIRST_KEPT = 256  # files are kept open from this number on, out of the way of who closes the first ones
 Changed = list[str]
+Names = Mapping[str, object]
 
 
 class Kept:
@@ -34,27 +34,13 @@ class Kept:
         self.apart = {(id(module), name) for module, name in apart}
         self.functions = [(module, dict(vars(module))) for module in _modules(self.entries)]
         self.classes = [(x, dict(vars(x))) for x in _classes(self.functions)]
-        self.settings = {name: getattr(sys, name) for name in SETTINGS}
-        self.closed = {name: getattr(x, "closed", False) for name, x in self.settings.items()}
-        self.places = {name: list(getattr(sys, name)) for name in PLACES}
-        self.depth, self.traced, self.profiled = sys.getrecursionlimit(), sys.gettrace(), sys.getprofile()
-        self.warnings = warnings.filters, list(warnings.filters)
-        self.handlers = {n: signal.getsignal(n) for n in signal.valid_signals()}
-        self.timer = (0.0, 0.0) if sys.platform == "win32" else signal.getitimer(signal.ITIMER_REAL)
-        self.folder = _folder()
-        self.streams = {n: copy for n in range(3) if (copy := _copied(n)) is not None}
+        self.settings = Settings()
 
     def put_back(self) -> Changed:
         """Put all back; the names of what was changed that others use too. Settings are put back without a word."""
         changed = [name for name in self.builtins if _BUILTINS.get(name) is not self.builtins[name]]
         _BUILTINS.update(self.builtins)  # before anything here uses one of them
-        with suppress(TypeError):  # one that is written in C isn't to be called so
-            if sys.gettrace() is not self.traced:
-                sys.settrace(self.traced)
-            if sys.getprofile() is not self.profiled:
-                sys.setprofile(self.profiled)
-        if sys.getrecursionlimit() < self.depth:
-            sys.setrecursionlimit(self.depth)
+        self.settings.no_deeper()
         changed = [name for name in changed if not name.startswith("__")] or changed
         found = [f"builtins.{name}" for name in changed]
         found += self._put_modules_back()
@@ -62,7 +48,7 @@ class Kept:
             found += self._attributes_put_back(module, before, module.__name__, module.__dict__.__setitem__)
         for kind, before in self.classes:
             found += self._attributes_put_back(kind, before, kind.__qualname__, partial(type.__setattr__, kind))
-        self._put_settings_back()
+        self.settings.put_back()
         return list(dict.fromkeys(found))
 
     def _put_modules_back(self) -> Iterator[str]:
@@ -74,7 +60,7 @@ class Kept:
                 yield f"sys.modules[{name!r}]"
 
     def _attributes_put_back(
-        self, of: Any, before: Mapping[str, Any], where: str, put: Callable[[str, Any], None]
+        self, of: object, before: Names, where: str, put: Callable[[str, object], None]
     ) -> Iterator[str]:
         now = vars(of)
         if _is_same(now, before):
@@ -87,7 +73,32 @@ class Kept:
                 put(name, x)
                 yield f"{where}.{name}"
 
-    def _put_settings_back(self) -> None:
+
+class Settings:
+    """What a file may set for the whole process."""
+
+    def __init__(self) -> None:
+        self.of_sys = {name: getattr(sys, name) for name in SETTINGS}
+        self.closed = {name: getattr(x, "closed", False) for name, x in self.of_sys.items()}
+        self.places = {name: list(getattr(sys, name)) for name in PLACES}
+        self.depth, self.traced, self.profiled = sys.getrecursionlimit(), sys.gettrace(), sys.getprofile()
+        self.warnings = warnings.filters, list(warnings.filters)
+        self.handlers = {n: signal.getsignal(n) for n in signal.valid_signals()}
+        self.timer = (0.0, 0.0) if sys.platform == "win32" else signal.getitimer(signal.ITIMER_REAL)
+        self.folder = _folder()
+        self.streams = {n: copy for n in range(3) if (copy := _copied(n)) is not None}
+
+    def no_deeper(self) -> None:
+        """Nothing of the file's is called any more, and calls may be as deep as before."""
+        with suppress(TypeError):  # one that is written in C isn't to be called so
+            if sys.gettrace() is not self.traced:
+                sys.settrace(self.traced)
+            if sys.getprofile() is not self.profiled:
+                sys.setprofile(self.profiled)
+        if sys.getrecursionlimit() < self.depth:
+            sys.setrecursionlimit(self.depth)
+
+    def put_back(self) -> None:
         for number, copy in self.streams.items():
             try:
                 os.fstat(number)
@@ -95,9 +106,10 @@ class Kept:
                 os.dup2(copy, number)
             with suppress(OSError):
                 os.close(copy)
-        for number, (name, x) in enumerate(self.settings.items()):
+        for number, (name, x) in enumerate(self.of_sys.items()):
             if number in self.streams and getattr(x, "closed", False) and not self.closed[name]:
-                x = open(number, "r" if number == 0 else "w", encoding=x.encoding, errors=x.errors, closefd=False)  # noqa: SIM115 - as long as the process
+                mode = "r" if number == 0 else "w"
+                x = open(number, mode, encoding=x.encoding, errors=x.errors, closefd=False)  # noqa: SIM115 - it stays open
             setattr(sys, name, x)
         for name, entries in self.places.items():
             if any(x not in getattr(sys, name) for x in entries):
@@ -132,11 +144,11 @@ def _modules(loaded: Mapping[str, ModuleType]) -> Iterator[ModuleType]:
             yield x
 
 
-def _classes(modules: Iterable[tuple[ModuleType, Mapping[str, Any]]]) -> dict[type, None]:
+def _classes(modules: Iterable[tuple[ModuleType, Names]]) -> dict[type, None]:
     return dict.fromkeys(x for _, names in modules for x in names.values() if isinstance(x, type))
 
 
-def _is_same(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+def _is_same(now: Names, before: Names) -> bool:
     """Nearly always, and this is the quickest way to see it."""
     try:
         return bool(now == before)

@@ -1,6 +1,6 @@
 """Quotients of sums of exponentials: `exp(x) / (exp(x) + exp(y))` is `sigmoid(x - y)`, which doesn't overflow.
 
-Each term of the numerator has a share of the sum below, `exp(x_i) / sum_j c_j exp(x_j)`: one over c_i times the sigmoid of what x_i
+Each term of the numerator has a share of the sum below, `exp(x_i) / sum_j c_j exp(x_j)`: 1 / c_i times the sigmoid of what x_i
 is above the logarithm of all others. A difference of two that a sum has is a hyperbolic tangent.
 """
 
