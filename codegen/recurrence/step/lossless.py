@@ -17,6 +17,7 @@ from ...ir.expr import (
     add,
     const,
     expand,
+    factors_of,
     fn,
     leaf_names,
     maximum,
@@ -156,10 +157,13 @@ def _exponent(x: Node) -> tuple[Fraction, Node] | None:
 
 def _of_product(x: Node) -> Node | None:
     """A product with exp(y) / (1 + exp(y)), which would overflow: sigmoid(y)."""
+    if (shares := shares_of(x)) is not None:
+        parts = [(_share(f.args[0], -f.attrs[0]) or f) if f.op == "pow" else f for f in factors_of(shares)]
+        return _of_product(shares) or mul(*parts)
     for a in x.args if x.op == "mul" else ():
         found = _exponent(a.args[0]) if a.op == "pow" and a.attrs[0] <= -1 else None
         if found is not None and found[0] == 1 and fn("exp", found[1]) in x.args:
             y = found[1]
             rest = [b for b in x.args if b is not a and b is not fn("exp", y)]
             return mul(*rest, fn("sigmoid", y), power(fn("sigmoid", mul(-1, y)), -a.attrs[0] - 1))
-    return shares_of(x)
+    return None

@@ -30,8 +30,20 @@ FORMS = {
     "log(1 + exp)": (lambda g: log(1 + exp(g)), lambda x: -torch.nn.functional.logsigmoid(-x)),
     "1 / (1 + exp)": (lambda g: 1 / (1 + exp(g)), lambda x: torch.sigmoid(-x)),
     "exp / (1 + exp)": (lambda g: exp(g) / (1 + exp(g)), torch.sigmoid),
+    "a share of two": (lambda g: exp(g) / (exp(g) + exp(-2 * g)), lambda x: torch.sigmoid(3 * x)),
+    "a share of three": (
+        lambda g: exp(-g) / (1 + exp(g) + exp(-g)),
+        lambda x: torch.stack([-x, 0 * x, x], -1).softmax(-1)[..., 0],
+    ),
+    "a share squared": (lambda g: exp(2 * g) / (1 + exp(g)) ** 2, lambda x: torch.sigmoid(x) ** 2),
+    "a product of shares": (
+        lambda g: exp(g) * (1 - exp(g)) / (1 + exp(g)) ** 2,
+        lambda x: -torch.sigmoid(x) * torch.tanh(x / 2),
+    ),
+    "tanh": (lambda g: (exp(g) - exp(-g)) / (exp(g) + exp(-g)), torch.tanh),
+    "tanh of the half": (lambda g: (exp(g) - 1) / (exp(g) + 1), lambda x: torch.tanh(x / 2)),
 }
-POINTS = [-80.0, -20.0, -3.0, 0.0, 3.0, 20.0, 80.0]
+POINTS = [-1e4, -100.0, -80.0, -20.0, -3.0, 0.0, 3.0, 20.0, 80.0, 100.0, 1e4]
 
 
 def written(form, channels=False):
@@ -72,6 +84,12 @@ SLOPES = {
     "tanh^2": (lambda g: tanh(g) ** 2, lambda x: mpmath.tanh(x) ** 2),
     "(1 + tanh) / 2": (lambda g: (1 + tanh(g)) / 2, lambda x: (1 + mpmath.tanh(x)) / 2),
     "1 - tanh": (lambda g: 1 - tanh(g), lambda x: 1 - mpmath.tanh(x)),
+    "tanh as a quotient": (lambda g: (exp(g) - exp(-g)) / (exp(g) + exp(-g)), mpmath.tanh),
+    "2 exp / (1 + 3 exp)": (
+        lambda g: 2 * exp(g) / (1 + 3 * exp(g)),
+        lambda x: 2 * mpmath.exp(x) / (1 + 3 * mpmath.exp(x)),
+    ),
+    "a share": (lambda g: exp(g) / (exp(g) + exp(2 * g)), lambda x: 1 / (1 + mpmath.exp(x))),
 }
 
 
