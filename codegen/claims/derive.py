@@ -84,48 +84,59 @@ def contributions(x: Formula, g: Formula, by: Formula, shapes: Shapes, bound: Bo
         return
     if not mentions(x, by):
         return
+    if x.op == "product":
+        yield from of_product(x, g, by, shapes, bound)
+    elif x.op == "sum":
+        yield from of_sum(x, g, by, shapes, bound)
+    else:
+        for part, gradient in by_arguments(x, g, by, shapes):
+            yield from contributions(part, gradient, by, shapes, bound)
+
+
+def by_arguments(x: Formula, g: Formula, by: Formula, shapes: Shapes) -> Iterator[tuple[Formula, Formula]]:
+    """What x is made of, each with the gradient by it; g is that by x."""
     match x.op:
         case "add":
-            for a in x.args:
-                yield from contributions(a, g, by, shapes, bound)
+            yield from ((a, g) for a in x.args)
         case "negative":
-            yield from contributions(x.args[0], negative(g), by, shapes, bound)
+            yield x.args[0], negative(g)
         case "transpose":
-            yield from contributions(x.args[0], g.T, by, shapes, bound)
+            yield x.args[0], g.T
         case "named" | "call":
-            yield from contributions(x.args[0], g, by, shapes, bound)
-        case "product":
-            yield from of_product(x, g, by, shapes, bound)
+            yield x.args[0], g
         case "inverse":
-            yield from contributions(x.args[0], negative(times(times(x.T, g), x.T)), by, shapes, bound)
+            yield x.args[0], negative(times(times(x.T, g), x.T))
         case "hadamard":
             a, b = x.args
-            yield from contributions(a, reduced(hadamard(g, b), a, shapes), by, shapes, bound)
-            yield from contributions(b, reduced(hadamard(g, a), b, shapes), by, shapes, bound)
+            yield a, reduced(hadamard(g, b), a, shapes)
+            yield b, reduced(hadamard(g, a), b, shapes)
         case "divide":
             a, b = x.args
-            yield from contributions(a, g / b, by, shapes, bound)
+            yield a, g / b
             if mentions(b, by):
                 down = times(g, x) if shapes.scalar(x) else inner(g, x)
-                yield from contributions(b, negative(down / b), by, shapes, bound)
+                yield b, negative(down / b)
         case "exp":
-            yield from contributions(x.args[0], times(g, x), by, shapes, bound)
+            yield x.args[0], times(g, x)
         case "diag":
-            yield from contributions(x.args[0], Formula("diagonal", (g,)), by, shapes, bound)
-        case "sum":
-            low, high, body = x.args
-            name = x.attrs[0]
-            if name in {n for index in by.args for n in free_indices(index)} | {b[0] for b in bound}:
-                fresh = next(n for n in "pqrslm" if n not in free_indices(body) | {b[0] for b in bound})
-                body = substitute(body, {Formula("index", (), (name,)): Formula("index", (), (fresh,))})
-                name = fresh
-            yield from contributions(body, g, by, shapes, (*bound, (name, low, high)))
+            yield x.args[0], Formula("diagonal", (g,))
         case "inner":
             a, b = x.args
-            yield from contributions(a, times(g, b), by, shapes, bound)
-            yield from contributions(b, times(g, a), by, shapes, bound)
+            yield a, times(g, b)
+            yield b, times(g, a)
         case _:
             raise Underivable(f"no rule for {x.op} in {x}")
+
+
+def of_sum(x: Formula, g: Formula, by: Formula, shapes: Shapes, bound: Bound) -> Iterator[Formula]:
+    """What a sum's body adds, for each value of its index, which is called otherwise where `by` has an index of its name."""
+    low, high, body = x.args
+    name = x.attrs[0]
+    if name in {n for index in by.args for n in free_indices(index)} | {b[0] for b in bound}:
+        fresh = next(n for n in "pqrslm" if n not in free_indices(body) | {b[0] for b in bound})
+        body = substitute(body, {Formula("index", (), (name,)): Formula("index", (), (fresh,))})
+        name = fresh
+    yield from contributions(body, g, by, shapes, (*bound, (name, low, high)))
 
 
 def at_leaf(x: Formula, g: Formula, by: Formula, bound: Bound) -> Iterator[Formula]:

@@ -261,6 +261,13 @@ def sorted_out(r: ReadRow, head: Formula | None, chain: list[ReadRow]) -> Formul
             r.equations.append(Equation(left, relation, side, n == 0 and not goes_on, r))
             if relation not in ("=", ":="):  # of a <= b = c, c is what b is
                 left = head = side
+    say_what_it_is(r, chain)
+    bind_premises([r, *chain])
+    return head
+
+
+def say_what_it_is(r: ReadRow, chain: list[ReadRow]) -> None:
+    """The kind of a row, by what it states; conditions of its own are those of the chain before it."""
     if r.equations:
         r.kind = "claim"
         chain.append(r)
@@ -273,8 +280,6 @@ def sorted_out(r: ReadRow, head: Formula | None, chain: list[ReadRow]) -> Formul
         r.kind = "fact"
     elif not r.reason:
         r.kind = "remark"
-    bind_premises([r, *chain])
-    return head
 
 
 def bind_premises(rows: list[ReadRow]) -> None:

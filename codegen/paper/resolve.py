@@ -38,6 +38,19 @@ from .words import FUNCTIONS, LOSSES
 DEEPEST = 30
 
 
+REFUSED = {  # what isn't judged, and what is said of it
+    **dict.fromkeys(
+        ("tuple", "dots", "empty"), "brackets with commas are read as arguments of a function, or as an interval"
+    ),
+    "blocks": "a matrix of blocks isn't judged",
+    "differential": "a differential outside of a derivative, as a perturbation, isn't judged",
+    "slice": "[:, None] is read where differences of all pairs are taken",
+    **{op: f"an {op} can't be judged here" for op in ("integral", "interval", "integers")},
+    "reals": "the reals can't be judged here",
+    "constant": "a matrix of numbers has no dims: state it as a claim in Python",
+}
+
+
 class Resolver:
     """Resolves formulas in one part of a document."""
 
@@ -80,37 +93,32 @@ class Resolver:
                 return self.softmax(self(x.args[0]))
             case "softmax over":
                 return self.softmax_over(x)
-            case "power" if x.args[0].op == "norm" and x.args[1] == formula(2):
-                v = self(x.args[0].args[0])
-                return inner(v, v)
-            case "power" if x.args[0].op in ("at", "add", "product", "negative") and x.args[1] == formula(2):
-                v = self(x.args[0])
-                return inner(v, v) if self.is_vector(v) else Formula("power", (v, x.args[1]))
-            case "norm":
-                v = self(x.args[0])
-                return Formula("sqrt", (inner(v, v),))
-            case "inner":
-                a, b = (self(y) for y in x.args)
-                return inner(a, b)
+            case "power" if x.args[1] == formula(2):
+                return self.square(x)
+            case "norm" | "inner":
+                parts = [self(y) for y in x.args]
+                product = inner(parts[0], parts[-1])
+                return product if x.op == "inner" else Formula("sqrt", (product,))
             case "entry":
                 return self.entry(self(x.args[0]), [self(y) for y in x.args[1:]])
             case "diag":
                 return self.diagonal(self(x.args[0]))
             case "rows of" | "columns of":
                 return self.rows_of(x)
-            case "tuple" | "dots" | "empty":
-                raise Fault("brackets with commas are read as arguments of a function, or as an interval")
-            case "blocks":
-                raise Fault("a matrix of blocks isn't judged")
-            case "differential":
-                raise Fault("a differential outside of a derivative, as a perturbation, isn't judged")
-            case "slice":
-                raise Fault("[:, None] is read where differences of all pairs are taken")
-            case "integral" | "interval" | "reals" | "integers":
-                raise Fault(f"{'an' if x.op[0] == 'i' else 'the'} {x.op} can't be judged here")
-            case "constant":
-                raise Fault("a matrix of numbers has no dims: state it as a claim in Python")
+        if x.op in REFUSED:
+            raise Fault(REFUSED[x.op])
         return rebuild(x, tuple(self(a) for a in x.args))
+
+    def square(self, x: Formula) -> Formula:
+        """A square: of a vector, and of its norm, the inner product with itself."""
+        (base, two) = x.args
+        if base.op == "norm":
+            v = self(base.args[0])
+            return inner(v, v)
+        if base.op in ("at", "add", "product", "negative"):
+            v = self(base)
+            return inner(v, v) if self.is_vector(v) else Formula("power", (v, two))
+        return rebuild(x, (self(base), self(two)))
 
     # --- names
 

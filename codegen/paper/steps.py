@@ -93,6 +93,31 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
     computed beside them, up to where gradients start."""
     steps = Steps()
     names = {y.attrs[0] for e in equations for s in (e.head, e.side) for y in walk(s) if y.op == "at"}
+    add_states(steps, equations, names)
+    add_states_through_others(steps, equations, names)
+    capitals = {n for n in steps.states if lower(n) != n and lower(n) in steps.states}
+    apart = twins(names) if chunked or capitals else set()
+    steps.equations = [e for e in steps.equations if core(e.head).attrs[0] not in apart]
+    steps.states = {n: body for n, body in steps.states.items() if n not in apart}
+    if not steps.states:
+        return Steps()
+    add_lets(steps, equations, names, apart)
+    tell_outputs(steps)
+    leave_out_abbreviations(steps, equations, names, kinds or {})
+    if not steps.outputs:  # what is written is what is given out, as in a solve
+        last = next((n for n in reversed(list(steps.lets)) if any(y in steps.states for y in reads(n, steps))), None)
+        steps.outputs = (
+            {last: Formula("at", (index(STEP),), (last,))}
+            if last
+            else {n: Formula("at", (index(STEP),), (n,)) for n in steps.states}
+        )
+    leave_out_what_no_output_reads(steps, equations)
+    steps.initial = {n: body for n, body in steps.initial.items() if n in steps.states}
+    return steps
+
+
+def add_states(steps: Steps, equations: Sequence[Equation], names: set[str]) -> None:
+    """What is said by its own value one step before, and first values."""
     for e in equations:
         if not e.first or e.relation not in ("=", ":=") or core(e.head).op != "at":
             continue
@@ -118,13 +143,10 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
             if shifted is not None and not chunky(shifted):
                 steps.states[name] = shifted
                 steps.equations.append(e)
-    add_states_through_others(steps, equations, names)
-    capitals = {n for n in steps.states if lower(n) != n and lower(n) in steps.states}
-    apart = twins(names) if chunked or capitals else set()
-    steps.equations = [e for e in steps.equations if core(e.head).attrs[0] not in apart]
-    steps.states = {n: body for n, body in steps.states.items() if n not in apart}
-    if not steps.states:
-        return Steps()
+
+
+def add_lets(steps: Steps, equations: Sequence[Equation], names: set[str], apart: set[str]) -> None:
+    """What is computed beside states at each step."""
     known = set(steps.states)
     for e in without_special_cases(equations, steps):
         if not e.first or e.relation not in ("=", ":=") or core(e.head).op != "at":
@@ -151,6 +173,10 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
         known.add(name)
         steps.lets[name] = shifted
         steps.equations.append(e)
+
+
+def tell_outputs(steps: Steps) -> None:
+    """Of what is computed beside states, what these don't need is given out, if it reads a state."""
     kept = needed(steps)
     for name in list(steps.lets):
         reads_state = any(y in steps.states for y in reads(name, steps))
@@ -159,17 +185,6 @@ def find_steps(equations: Sequence[Equation], chunked: bool = False, kinds: Mapp
             del steps.lets[name]
         elif name not in kept:
             steps.outputs[name] = steps.lets.pop(name)
-    leave_out_abbreviations(steps, equations, names, kinds or {})
-    if not steps.outputs:  # what is written is what is given out, as in a solve
-        last = next((n for n in reversed(list(steps.lets)) if any(y in steps.states for y in reads(n, steps))), None)
-        steps.outputs = (
-            {last: Formula("at", (index(STEP),), (last,))}
-            if last
-            else {n: Formula("at", (index(STEP),), (n,)) for n in steps.states}
-        )
-    leave_out_what_no_output_reads(steps, equations)
-    steps.initial = {n: body for n, body in steps.initial.items() if n in steps.states}
-    return steps
 
 
 def add_states_through_others(steps: Steps, equations: Sequence[Equation], names: set[str]) -> None:

@@ -33,7 +33,7 @@ from .kernels.chunk_kernel import Kernel, Piece
 from .kernels.places import same_size
 from .plan_passes.hoist import HALVES, Opened, Own
 from .plan_passes.roles import INNER, PER_HEAD, STEPS, WEIGHT, at_row
-from .print.axis_names import KEPT, block_name, size_name, tile_name
+from .print.axis_names import block_name, dim_of_kept, size_name, tile_name
 
 NUMBERS = Rationals()
 B, H, CHUNK = 2, 2, 2
@@ -121,8 +121,8 @@ class Memory:
         axes = (*self.k.axes, *self.k.parts)
         dims = {dim_of(a) for a in axes} | {x.attrs[0] for x in self.nodes if x.op == "size"}
         dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
-        whole = sorted({d.removesuffix(KEPT) for d in dims})
-        self.sizes = {d: 3 - whole.index(d.removesuffix(KEPT)) % 2 for d in dims}
+        whole = sorted({dim_of_kept(d) for d in dims})
+        self.sizes = {d: 3 - whole.index(dim_of_kept(d)) % 2 for d in dims}
         ahead = list(walk(*(n for p in self.k.pieces for n in p.opened.origins.values())))
         others = {dim_of(a) for x in ahead for a in x.axes if a not in STEPS}
         others |= {x.attrs[0] for x in ahead if x.op == "size"}

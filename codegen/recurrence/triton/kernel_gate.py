@@ -30,7 +30,7 @@ from ...ir.kernel_ir import KernelFunction
 from .kernels.coupling_weights import TransitionKernel
 from .kernels.elementwise_scan import ScanKernel, states_of
 from .kernels.per_step import PER_STEP, Result, RowKernel
-from .print.axis_names import KEPT, block_name, size_name
+from .print.axis_names import block_name, dim_of_kept, size_name
 from .print.reserved import IMPORTS
 
 NUMBERS = Rationals()
@@ -77,8 +77,8 @@ class _Inputs:
 
     def __post_init__(self) -> None:
         dims = sorted({dim_of(a) for a in self.k.axes} | _sizes_read(self.k))
-        whole = sorted({d.removesuffix(KEPT) for d in dims})
-        self.sizes = {d: 2 + whole.index(d.removesuffix(KEPT)) % 2 for d in dims}
+        whole = sorted({dim_of_kept(d) for d in dims})
+        self.sizes = {d: 2 + whole.index(dim_of_kept(d)) % 2 for d in dims}
         self.arguments: Arguments = {size_name(d): n for d, n in self.sizes.items()}
         self.arguments |= {block_name(a): 4 for a in self.k.axes}
         self.env: Env = {}

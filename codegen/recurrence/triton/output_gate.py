@@ -27,6 +27,7 @@ from ..normal_form.form import StateForm
 from .chunk_gate import CHUNK, NUMBERS, B, Chunks, Found, H, Memory, prod
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel, Piece
+from .plan_passes.decay_sums import ENDS, STATE_ADJOINT, decay_sum, part_of, state_of
 from .plan_passes.hoist import Opened, Sums
 from .plan_passes.roles import PER_HEAD, STEPS, at_row
 from .plan_passes.value_placement import Store
@@ -158,12 +159,12 @@ class Blocks(Memory):
                 left = self.stored_of(a, at) if x.axes else self.summed(a, at)
                 self.compare(x, at, left, found[n][0][x.attrs[:2]])
         for s, gradient in self.k.spans:
-            ends = leaf("sums", f"{s.name}.ends", self.axes_of(s))
+            ends = decay_sum(s.name, ENDS, self.axes_of(s))
             if ends in arguments:  # the decay times <S, dS> after a block's last step, for each channel
                 left = self.of_chunks(arguments[ends], at, ends.axes)
                 self.compare(ends, at, left, self.spans_of(s, gradient, found) - self.written(s, found))
                 continue
-            (x,) = (x for x in arguments if x.attrs[1] == f"{s.name}.state_adjoint")
+            (x,) = (x for x in arguments if (state_of(x), part_of(x)) == (s.name, STATE_ADJOINT))
             self.compare_state_adjoint(x, s, gradient, arguments[x], at, found)
 
     def axes_of(self, s: StateForm) -> tuple[str, ...]:

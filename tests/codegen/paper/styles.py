@@ -110,6 +110,13 @@ def latex_of(x: Formula, style: Style) -> str:
     return _Printer(style).show(x)[0]
 
 
+def _number(value: Fraction) -> tuple[str, int]:
+    sign, value = ("-" if value < 0 else ""), abs(value)
+    if value.denominator == 1:
+        return f"{sign}{value}", SUM if sign else ATOM
+    return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}", SUM if sign else FACTOR
+
+
 class _Printer:
     def __init__(self, style: Style) -> None:
         self.style = style
@@ -138,32 +145,15 @@ class _Printer:
         s = self.style
         match x.op:
             case "number":
-                value = x.attrs[0]
-                sign, value = ("-" if value < 0 else ""), abs(value)
-                if value.denominator == 1:
-                    return f"{sign}{value}", SUM if sign else ATOM
-                return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}", SUM if sign else FACTOR
+                return _number(x.attrs[0])
             case "index" | "size":
                 return x.attrs[0], ATOM
             case "eye":
                 return f"{s.bold or ''}{{I}}_{{{x.attrs[0]}}}", ATOM
             case "at":
-                name = self.name(x.attrs[0])
-                if not x.args:
-                    return name, ATOM
-                plain = all(a.op == "index" for a in x.args)
-                between = "" if plain and not s.commas else ", "
-                return f"{name}_{{{between.join(_index(a) for a in x.args)}}}", ATOM
+                return self.at(x), ATOM
             case "add":
-                out = self.sub(x.args[0], SUM)
-                for y in x.args[1:]:
-                    if y.op == "negative":
-                        out += f" - {self.sub(y.args[0], ENTRYWISE)}"
-                    elif y.op == "number" and y.attrs[0] < 0:
-                        out += f" - {self.show(formula(-y.attrs[0]))[0]}"
-                    else:
-                        out += f" + {self.sub(y, ENTRYWISE)}"
-                return out, SUM
+                return self.total(x), SUM
             case "negative":
                 return f"-{self.sub(x.args[0], ENTRYWISE)}", SUM
             case "product":
@@ -183,6 +173,12 @@ class _Printer:
                 return f"{self.sub(x.args[0], ATOM)}^{{{self.sub(x.args[1], SUM)}}}", FACTOR
             case "sqrt":
                 return rf"\sqrt{{{self.sub(x.args[0], SUM)}}}", FACTOR
+        return self.called(x)
+
+    def called(self, x: Formula) -> tuple[str, int]:
+        """Functions, and what stands before its argument as these do."""
+        s = self.style
+        match x.op:
             case "exp" | "log" | "diag" | "softmax":
                 name = rf"\{x.op}" if x.op in ("exp", "log") else rf"\mathrm{{{x.op}}}"
                 return f"{name}{s.left}{self.sub(x.args[0], SUM)}{s.right}", FACTOR
@@ -199,6 +195,27 @@ class _Printer:
                 bounds = f"_{{{x.attrs[0]}={_index(low)}}}^{{{_index(high)}}}"
                 return f"{head}{bounds} {self.over(x.op, body)}", SUM
         raise AssertionError(x.op)
+
+    def at(self, x: Formula) -> str:
+        """A quantity with its indices."""
+        name = self.name(x.attrs[0])
+        if not x.args:
+            return name
+        plain = all(a.op == "index" for a in x.args)
+        between = "" if plain and not self.style.commas else ", "
+        return f"{name}_{{{between.join(_index(a) for a in x.args)}}}"
+
+    def total(self, x: Formula) -> str:
+        """A sum of terms, of which some are subtracted."""
+        out = self.sub(x.args[0], SUM)
+        for y in x.args[1:]:
+            if y.op == "negative":
+                out += f" - {self.sub(y.args[0], ENTRYWISE)}"
+            elif y.op == "number" and y.attrs[0] < 0:
+                out += f" - {self.show(formula(-y.attrs[0]))[0]}"
+            else:
+                out += f" + {self.sub(y, ENTRYWISE)}"
+        return out
 
     def over(self, op: str, body: Formula) -> str:
         """What a sum or a product is over: of a product in brackets, as what doesn't count in it is no factor otherwise."""

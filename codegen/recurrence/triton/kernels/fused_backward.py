@@ -49,6 +49,7 @@ from ....ir.kernel_ir import Do, If, Let, Note, Statement, added, let, reads
 from ....ir.kernel_ir import Store as StoreTo
 from ...chunkwise.plan import Accumulate, Plan, Sweep
 from ...normal_form.form import StateForm
+from ..plan_passes.decay_sums import OWN, decay_sum
 from ..plan_passes.hoist import SIDES, Opened, Sums, made_here, opened
 from ..plan_passes.roles import PER_HEAD, PER_STEP, at_row, is_state
 from ..plan_passes.split_reads import products_of
@@ -474,7 +475,7 @@ def _sweep(
 def _later(t: FusedBackward) -> set[Node]:
     """The sums of pairs inside the block that need what the sweeps make."""
     terms = [(s, x) for o in t.opened.values() for s in o.sums for x in s.own if not _is_free([x[0]], t, o)]
-    return {leaf("sums", f"{s.state}.own.{slot}") for s, (_, *slots) in terms for slot in slots}
+    return {decay_sum(s.state, f"{OWN}.{slot}") for s, (_, *slots) in terms for slot in slots}
 
 
 def _uses(node: Node, made: set[tuple[str, str]]) -> bool:
@@ -516,7 +517,7 @@ def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: Inside, o: Ope
         node = _by_matrix(node, o, tiles)
         pairs = tiles.assign("pairs", tiles.value(node).over((ROW, COL)), (ROW, COL), note=tiles.note(node)).code
         for slot, side in zip(slots, SIDES, strict=True):
-            key, more = (leaf("sums", f"{sums.state}.own.{slot}"), side), call(f"{side}_sums", pairs, "WARPS")
+            key, more = (decay_sum(sums.state, f"{OWN}.{slot}"), side), call(f"{side}_sums", pairs, "WARPS")
             own[key] = tiles.assign("sums", own[key] + more if key in own else more, (ROW,)).code
 
 

@@ -18,10 +18,11 @@ from ....ir.kernel_ir import Store as StoreTo
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.plan import Unroll
 from ...normal_form.form import StateForm
+from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, decay_sum
 from ..plan_passes.hoist import Opened, Sums, made_here
 from ..plan_passes.roles import PER_HEAD, PER_STEP, is_state
 from ..plan_passes.value_placement import Store
-from ..print.axis_names import KEPT, block_name
+from ..print.axis_names import block_name, kept
 from .arguments import Role
 from .at_once import at_once
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
@@ -240,7 +241,7 @@ def kept_apart(stage: Unroll) -> Unroll:
     channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
     if channels is None or len({dim_of(a) for a in axes}) == len(axes):
         return stage
-    names = {a: f"{dim_of(a)}{KEPT}" if a == channels else dim_of(a) for a in axes}
+    names = {a: kept(dim_of(a)) if a == channels else dim_of(a) for a in axes}
 
     def of(nodes: dict[Node, Node]) -> dict[Node, Node]:
         return {rename(x, names): rename(node, names) for x, node in nodes.items()}
@@ -353,7 +354,7 @@ def _store_ends(state: str, terms: list[Code], s: StateForm, o: Opened, tiles: T
     """What is left of a state-adjoint product at the end of a block, for each channel: the terms inside it are added
     afterwards."""
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
-    x = leaf("sums", f"{state}.ends", (own,))
+    x = decay_sum(state, ENDS, (own,))
     target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
     return StoreTo(plus(target, chunk_place(own)), _sum(terms), Name(tiles.ok(own)), f"{state}: ends")
 
@@ -364,11 +365,11 @@ def _store_state_adjoint(
     """The decay's gradient at each step: for each tile, what it has of it; or, of a decay for each channel, all."""
     total, note = _sum(terms), f"state-adjoint product of {state}"
     if not s.decay_axes:
-        x = leaf("sums", f"{state}.state_adjoint")
+        x = decay_sum(state, STATE_ADJOINT)
         target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         return [StoreTo(plus(target, tile_place(tiled)), total, Name(tiles.stored_rows), note)]
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
-    x = leaf("stored", f"{state}.state_adjoint", (own,))
+    x = decay_sum(state, STATE_ADJOINT, (own,), "stored")
     target = tiles.argument(name_of(x), Role.OUT, "out", x, (own,), stores=True)
     axes = tiles.ordered((ROW, own))
     late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))

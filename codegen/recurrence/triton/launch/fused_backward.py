@@ -14,6 +14,7 @@ from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
 from ..kernels.fused_backward import FusedBackward, ends_of, fused_backward_kernel, spans_of
 from ..kernels.sweep_kernels import sweep_kernel
+from ..plan_passes.decay_sums import OWN, decay_sum
 from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import size_name
@@ -148,7 +149,7 @@ class FusedBackwardHost(Host):
         for o in self.t.opened.values():
             for sums in o.sums:
                 found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
-                found |= {f"own_{slot}": leaf("sums", f"{state}.own.{slot}") for slot in sums.slots}
+                found |= {f"own_{slot}": decay_sum(state, f"{OWN}.{slot}") for slot in sums.slots}
         spans = ref(self.names(spans_of(state)))
         arguments = [py("{}, blocks", spans), *(py("{}={}", slot, ref(self.names(x))) for slot, x in found.items())]
         arguments += [Expr("at_once=True")] if state in self.fused.at_once else []

@@ -41,14 +41,13 @@ from ..kernels.fused_backward import FusedBackward
 from ..kernels.output_kernels import kept_apart, unroll_kernel
 from ..kernels.per_step import Result, printable
 from ..kernels.tile_values import Fine
+from ..plan_passes.decay_sums import ENDS, OWN, STATE_ADJOINT, decay_sum, state_of, whole_of
 from ..plan_passes.hoist import in_prologue, uses
 from ..plan_passes.roles import is_state
 from ..plan_passes.unroll_prologue import hoisted
 from ..print.axis_names import size_name
 from .one_pass import OnePass
 from .prologue_launches import PrologueLaunches
-
-OWN = ".own"  # ends the names of sums of pairs of steps inside a block
 
 
 class StateAdjointLaunches(PrologueLaunches):
@@ -110,7 +109,7 @@ class StateAdjointLaunches(PrologueLaunches):
                     "1" if axis is None else f"cdiv({size_name(dim_of(axis))}, {self.launches.tile(axis, reads=True)})"
                 )
                 for x in outputs:
-                    made[x.attrs[1].removesuffix(OWN)].append(ref(self.names(x)))
+                    made[whole_of(x)].append(ref(self.names(x)))
                     shape = f"B, H, {tiles}, T" if channels is None else f"B, T, H, {size_name(dim_of(channels))}"
                     found.append(Alloc(self.names(x), Expr(shape)))
                 found += self.launches.launch(kernel, block="block_")
@@ -188,7 +187,7 @@ class StateAdjointLaunches(PrologueLaunches):
         name, axes = self.names(leaf("state", p.state)), p.leaf.axes
         target = f"{name}_state_adjoint"
         if p.state in self.schedule.spans and (not axes or p.state in self.schedule.whole):
-            made = ref(self.names(leaf("stored" if axes else "sums", f"{p.state}.state_adjoint", axes)))
+            made = ref(self.names(decay_sum(p.state, STATE_ADJOINT, axes, "stored" if axes else "sums")))
             if not axes:
                 self._under(wanted, [Call((target,), "total", (Expr("(B, T, H)"), Expr("torch.float32"), made))])
             elif made != ref(target):
@@ -220,10 +219,10 @@ class StateAdjointLaunches(PrologueLaunches):
                 self.body.append(Set((side,), zeros))
         made = (ref("late"), ref("early"))
         if p.state in self.schedule.spans:
-            ends = ref(self.names(leaf("sums", f"{p.state}.ends", axes)))
+            ends = ref(self.names(decay_sum(p.state, ENDS, axes)))
             self.body.append(Call((f"{name}_state_adjoint",), "block_sums", (*made, ends, Expr("blocks"))))
             return
-        totals = [ref(self.names(leaf("sums", f"{p.state}.{kind}"))) for kind in ("in", "out") if at_boundaries]
+        totals = [ref(self.names(decay_sum(p.state, kind))) for kind in ("in", "out") if at_boundaries]
         arguments = (*made, ref(start), Expr("layout"), Expr("segments"), *totals)
         self.body.append(Call((f"{name}_state_adjoint",), "suffix_sum", arguments))
 
@@ -231,8 +230,8 @@ class StateAdjointLaunches(PrologueLaunches):
         """What the sweeps over the state and over its gradient have summed, put together."""
         found: dict[str, str] = {}
         for sums in (s for o in self.opened.values() for s in o.sums if s.state == p.state):
-            made = {f"{sums.kind}.{slot}": leaf("sums", f"{p.state}.{sums.kind}.{slot}") for slot in sums.reads}
-            made |= {f"own.{n}": sums.prologue.get(n, leaf("sums", f"{p.state}.own.{n}")) for n in sums.slots}
+            made = {f"{sums.kind}.{slot}": decay_sum(p.state, f"{sums.kind}.{slot}") for slot in sums.reads}
+            made |= {f"own.{n}": sums.prologue.get(n, decay_sum(p.state, f"{OWN}.{n}")) for n in sums.slots}
             found |= {slot: self.names(x) for slot, x in made.items()}
         scale = self.plan.form.state(p.state).decay
         assert scale is not None
@@ -247,7 +246,7 @@ class StateAdjointLaunches(PrologueLaunches):
 
     def _decay_of(self, state_adjoint: Node, k: int) -> str:
         """The name of the decay whose gradient a state-adjoint product goes into, as the piece of stage k has it."""
-        decay = self.plan.form.state(state_adjoint.attrs[1].removesuffix(".state_adjoint")).decay
+        decay = self.plan.form.state(state_of(state_adjoint)).decay
         assert decay is not None
         return self.names(rename(decay, self.from_checkpoints[k].rename))
 
@@ -259,7 +258,7 @@ def _parts_of(stage: Unroll) -> list[Unroll]:
         for term in () if node == ZERO else terms_of(node):
             kind = "" if any(map(is_state, walk(term))) else OWN
             made = parts.setdefault(kind, {})
-            y = leaf("sums", f"{x.attrs[1]}{kind}")
+            y = decay_sum(x.attrs[1], kind) if kind else leaf("sums", x.attrs[1])
             made[y] = add(made[y], term) if y in made else term
     return [replace(stage, outputs=made) for made in parts.values()]
 

@@ -35,6 +35,7 @@ from ..kernels.output_kernels import output_kernel
 from ..kernels.read_order import CheckpointReads
 from ..kernels.sweep_kernels import sweep_kernel
 from ..kernels.tile_values import Fine
+from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, part_of
 from ..plan_passes.hoist import made_in_prologue, uses
 from ..print.axis_names import size_name
 from ..warp_roles.derive import schedule_if_any
@@ -239,9 +240,9 @@ class SweepLaunches(StateAdjointLaunches):
             if x is None or x.op != "leaf" or x.attrs[0] not in ("sums", "stored"):
                 continue
             own = [size_name(dim_of(y)) for y in x.axes]
-            if x.attrs[1].endswith(".ends"):
+            if part_of(x) == ENDS:
                 found.append(Alloc(self.names(x), joined(["B", "H", "blocks.chunks", *own])))
-            elif x.attrs[1].endswith(".state_adjoint"):
+            elif part_of(x) == STATE_ADJOINT:
                 if (decay := self._decay_of(x, k)) in free:
                     free.remove(decay)
                     found.append(Set((self.names(x),), ref(f"{decay}_sums"), in_place=True))

@@ -10,7 +10,21 @@ from ....ir.expr import (
 from ....ir.letters import capital, is_lettered
 from .reserved import RESERVED
 
-KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
+_KEPT = "~"  # d~ beside d
+
+
+def kept(dim: str) -> str:
+    """A square state's kept axis, beside the contracted one of the same dim."""
+    return f"{dim}{_KEPT}"
+
+
+def is_kept(axis: str) -> bool:
+    return axis.endswith(_KEPT)
+
+
+def dim_of_kept(axis: str) -> str:
+    """The dim of an axis, kept or not."""
+    return axis.removesuffix(_KEPT)
 
 
 INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
@@ -18,17 +32,17 @@ INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
 
 def axis_name(axis: str) -> str:
     """The name of an index over an axis: that of its dim, with an underscore where kernels have another use for that."""
-    dim = dim_of(axis).removesuffix(KEPT)
+    dim = dim_of_kept(dim_of(axis))
     may_be_made = "_" in dim and not is_lettered(dim)  # by kernels, of another name
     name = f"{dim}_" if plain_name(dim) in INTERNAL or may_be_made else dim
-    if axis.endswith(KEPT):
+    if is_kept(axis):
         return f"{name}_kept"
     return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"
 
 
 def size_name(dim: str) -> str:
     """The name of the size of a dim."""
-    dim = dim.removesuffix(KEPT)
+    dim = dim_of_kept(dim)
     name = capital(dim)
     return f"{dim}_size" if not plain_name(dim).islower() or plain_name(name) in RESERVED else name
 

@@ -59,7 +59,7 @@ class Consumer:
     sweep: SweepParts
     steps: list[Step] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
-    made: dict[tuple[str, Layout], str] = field(default_factory=dict)
+    made: dict[tuple[Code, Layout], str] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)  # of what is in registers
     operands: dict[str, Make] = field(default_factory=dict)  # of states, made for the next chunk
     issued: list[str] = field(default_factory=list)
@@ -399,7 +399,7 @@ class Consumer:
         """The name of a value in registers that lie so, made if it isn't there."""
         if isinstance(x, Name):
             return self.named(x.id, layout)
-        key = (x.text, layout)
+        key = (x, layout)
         if key not in self.made:
             own = self._own_layout(x, layout)
             if own != layout:
@@ -414,7 +414,7 @@ class Consumer:
         """A name of the kernel's, in registers that lie so."""
         if self.layouts.get(name) == layout:
             return name
-        key = (name, layout)
+        key = (Name(name), layout)
         if key in self.made:
             return self.made[key]
         x = self.sweep.tiles.get(name)

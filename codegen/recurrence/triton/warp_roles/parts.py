@@ -11,7 +11,7 @@ from ....ir.warp_schedule import Arrive, Await, Barriers, Fetch, Make, Put, Ring
 from ....printing.cannot_print import CannotPrint
 from ..kernels.arguments import Argument
 from ..kernels.chunk_kernel import Kernel
-from .shapes import ONE, Shapes, expanded_along, factors_of, parts_of_sum
+from .shapes import ONE, Shapes, expanded_along, factors_of, parts_of_sum, ungrouped
 from .straight import Straight
 
 GLUON = frozenset(
@@ -121,8 +121,8 @@ class SweepParts:
         if not isinstance(base, Name):
             return None
         x = self.definitions.get(base.id)
-        name = base.id if x is None else parts_of_sum(x.value)[0].text
-        return arguments.get(name)
+        first = base if x is None else parts_of_sum(x.value)[0]
+        return arguments.get(first.id) if isinstance(first, Name) else None
 
     def _axis(self, index: str) -> tuple[Code, str]:
         """Where a program's part of an axis begins, and how much of it that is, by the name of its index."""
@@ -179,7 +179,7 @@ class SweepParts:
             raise CannotPrint(f"no state is left at {x.pointer.text}")
         here = plus(times("b", "blocks"), "first_block", "n")
         there = plus(base, times(plus(times(plus(times(here, "ROWS"), rows), "H"), "h"), width), channels)
-        if there.text != x.pointer.text or self._width(x.mask, columns) != width:
+        if there != ungrouped(x.pointer) or self._width(x.mask, columns) != width:
             raise CannotPrint(f"a state is left otherwise: {x.pointer.text}")
         first, block = self._axis(at[0])
         tile = Tile(
@@ -193,12 +193,12 @@ class SweepParts:
         )
         return tile, at[1] == 1
 
-    def there(self, ok: str) -> Code:
+    def there(self, ok: Code) -> Code:
         """How many steps a chunk has, by the vector that says which."""
-        match self.indices.get(ok):
+        match self.indices.get(ok.id) if isinstance(ok, Name) else None:
             case Let(value=Binary(operator="<", left=Name(id="i"), right=right)):
                 return right
-        raise CannotPrint(f"a mask that isn't of a chunk's first steps: {ok}")
+        raise CannotPrint(f"a mask that isn't of a chunk's first steps: {ok.text}")
 
     # --- the loader
 

@@ -402,7 +402,7 @@ def _sums_left(x: Store, tile: str, sweep: PreparedParts, function: str, *more: 
         case Store(
             pointer=pointer,
             value=Call(function="tl.sum", arguments=(Call(function="tl.reshape"),)),
-            mask=Expanded(value=Name(id=ok), own=(False, True)),
+            mask=Expanded(value=Name() as ok, own=(False, True)),
         ):
             return call(function, _first_of_parts(pointer), tile, "T", sweep.there(ok), *more)
     raise CannotPrint(f"sums that lie otherwise: {x.pointer.text}")

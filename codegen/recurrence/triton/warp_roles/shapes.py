@@ -22,6 +22,7 @@ from ....ir.code import (
     Negative,
     Power,
 )
+from ....ir.code_parts import rebuilt
 from ....ir.kernel_ir import Body, Let
 from ....printing.cannot_print import CannotPrint
 
@@ -120,6 +121,11 @@ def parts_of_sum(x: Code) -> list[Code]:
         case Group(value=value):
             return parts_of_sum(value)
     return [x]
+
+
+def ungrouped(x: Code) -> Code:
+    """An expression without the parentheses that it was written with: those that it needs are no part of a tree."""
+    return ungrouped(x.value) if isinstance(x, Group) else rebuilt(x, ungrouped)
 
 
 def factors_of(x: Code) -> list[Code]:

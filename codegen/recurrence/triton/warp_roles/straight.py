@@ -27,7 +27,7 @@ WORDS: dict[str, bool | int] = {
     "READ": 0,
     "TAIL": 0,
 }
-OF_WHOLE = {"APART": True, "T > 0": True, "WARPS > 4": True}  # and of a fused backward, which has 8 warps
+OF_WHOLE = (Name("APART"), Name("T") > 0, Name("WARPS") > 4)  # what holds of a fused backward, which has 8 warps
 KEPT = frozenset(
     "inverse rows_of paired_states row_sums column_sums over_rows store_sums store_partial_sums".split()
 )  # have names in Gluon
@@ -49,15 +49,16 @@ def straight(k: KernelFunction, missing: frozenset[str], whole: bool = False) ->
 
     Raises CannotPrint where it has another loop, or makes a name under a condition.
     """
-    words: dict[str, Code] = {n: Literal(x) for n, x in WORDS.items()}
-    words |= {x.counter: Literal(0) for x in k.slices} | {n: Literal(None) for n in missing} | {"BLOCK": Name("C")}
-    words |= {n: Literal(x) for n, x in OF_WHOLE.items()} if whole else {}
+    known = WORDS | {x.counter: 0 for x in k.slices} | dict.fromkeys(missing)
+    words: dict[Code, Code] = {Name(n): Literal(x) for n, x in known.items()}
+    words[Name("BLOCK")] = Name("C")
+    words |= {x: Literal(True) for x in OF_WHOLE if whole}
     loops = [n for n, x in enumerate(k.body) if isinstance(x, For)]
     if len(loops) != 1:
         raise CannotPrint("a kernel of several loops has no roles yet")
     loop = k.body[loops[0]]
     assert isinstance(loop, For)
-    lines = _Lines(words | {"count > 0": Literal(True)}, taken={p.name for line in k.parameters for p in line})
+    lines = _Lines(words | {Name("count") > 0: Literal(True)}, taken={p.name for line in k.parameters for p in line})
     setup = lines.section(k.body[: loops[0]])
     entered = dict(lines.now)
     inside = lines.section(loop.body)
@@ -74,7 +75,7 @@ def straight(k: KernelFunction, missing: frozenset[str], whole: bool = False) ->
 class _Lines:
     """Statements made so far: what each name stands for by now."""
 
-    words: dict[str, Code]
+    words: dict[Code, Code]  # what expressions are, where it is known
     now: dict[str, Code] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     made_before: set[str] = field(default_factory=set)
@@ -137,7 +138,7 @@ class _Lines:
 
         def change(y: Code) -> Code:
             if isinstance(y, Name):
-                return self.now.get(y.id, self.words.get(y.id, y))
+                return self.now.get(y.id, self.words.get(y, y))
             y = rebuilt(y, change)
             if isinstance(y, Call) and (inside := self.written_out(y)) is not None:
                 return change_folded(inside)
@@ -219,10 +220,10 @@ def divided(left: Code, operator: str, right: Code) -> Code:
     return Binary(operator, left, right)
 
 
-def folded(x: Code, words: dict[str, Code]) -> Code:
+def folded(x: Code, words: dict[Code, Code]) -> Code:
     """An expression of folded parts, without what is known when it is printed."""
-    if x.text in words:
-        return words[x.text]
+    if x in words:
+        return words[x]
     match x:
         case Group(value=Literal() | Name() as value):
             return value

@@ -120,7 +120,7 @@ class WholeParts(SweepParts):
         match x:
             case Method(value=Name(id=name), arguments=(Items(values=(first, _)), *_)) if name in self.moved:
                 base, width, stride, stop, rows, block = self.moved[name].arguments
-                made = self.scalars.get(first.text)
+                made = self.scalars.get(first.id) if isinstance(first, Name) else None
                 match made:
                     case Let(value=Cast(value=Name() as step)):
                         first = step
@@ -153,7 +153,7 @@ class WholeConsumer(Consumer):
     are registers for, and leaves sums and outputs as soon as what they are of is there."""
 
     sweep: WholeParts
-    placed: dict[str, Buffer] = field(default_factory=dict)  # operands that lie in buffers, by what they are
+    placed: dict[Code, Buffer] = field(default_factory=dict)  # operands that lie in buffers, by what they are
     waiting: list[Statement] = field(default_factory=list)  # statements that leave something in memory
     pending: dict[str, Wanted] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)  # the blocks of channels that they have
@@ -219,7 +219,7 @@ class WholeConsumer(Consumer):
         """Is it under way, or does what comes still need it in registers?"""
         if name not in self.settled:
             return True
-        users = [x for w in self.pending.values() for x in w.operands if self._bare(x)[0].text not in self.placed]
+        users = [x for w in self.pending.values() for x in w.operands if self._bare(x)[0] not in self.placed]
         users += [y for x in self.waiting for y in expressions(x)]
         return any(name in self.needs(x) for x in users)
 
@@ -263,14 +263,14 @@ class WholeConsumer(Consumer):
                 (left, turned), (right, too) = (self._bare(z) for z in of[:2])
                 if not turned or not too:
                     raise CannotPrint("sums over the rows of a tile of steps")
-                return call("store_row_sums", self._first(place), *self._tiles(left, right), self.sweep.there(ok.text))
+                return call("store_row_sums", self._first(place), *self._tiles(left, right), self.sweep.there(ok))
             case Do(call=Call(function="store_partial_sums", arguments=(target, rows, columns, *where, ok))):
-                pairs = {z.arguments[0].text: z.arguments[0] for z in (rows, columns) if isinstance(z, Call)}
+                pairs = {z.arguments[0] for z in (rows, columns) if isinstance(z, Call)}
                 if len(pairs) != 1 or any(not isinstance(z, Call | Literal) for z in (rows, columns)):
                     raise CannotPrint("sums over several matrices of pairs")
                 sides = [Literal(isinstance(z, Call)) for z in (rows, columns)]
-                pair = self._tiles(*pairs.values())
-                return call("store_pair_sums", target, *pair, *where, self.sweep.there(ok.text), *sides, "WARPS")
+                pair = self._tiles(*pairs)
+                return call("store_pair_sums", target, *pair, *where, self.sweep.there(ok), *sides, "WARPS")
             case Store(
                 pointer=pointer,
                 value=Binary(
@@ -337,21 +337,20 @@ class WholeConsumer(Consumer):
 
     def _placed(self, bare: Code, product: str) -> Buffer:
         """The buffer that an operand lies in, and its transpose with it."""
-        key = bare.text
-        if key not in self.placed:
+        if bare not in self.placed:
             layout = self.accumulator(bare)
             value = self.held(bare, layout, f"{_stem(bare)}_operand")
             buffer = Buffer(f"{_stem(bare)}_buffer", (layout.rows, layout.columns))
-            self.placed[key] = buffer
+            self.placed[bare] = buffer
             self.buffers.append(buffer)
             self.steps += [Put(buffer.name, value), Fence()]
-        return self.placed[key]
+        return self.placed[bare]
 
     def _left(self, w: Wanted) -> Shared | Held | None:
         if (shared := self._shared(w.left)) is not None:
             return shared
         bare, turned = self._bare(w.left)
-        if self.needs(bare) or bare.text in self.placed:
+        if self.needs(bare) or bare in self.placed:
             return Shared(self._placed(bare, w.name).name, turned)
         if turned:
             raise CannotPrint("a left operand that is the transpose of what is computed")
@@ -369,10 +368,10 @@ class WholeConsumer(Consumer):
         ring = self._ring_of(Name(name))
         if ring is None:
             return super().named(name, layout)
-        key = (name, layout)
+        key = (Name(name), layout)
         if key not in self.made:
             self.sweep.use(ring)
-            self.made[key] = f"{name}_{sum(n == name for n, _ in self.made) + 1}"
+            self.made[key] = f"{name}_{sum(n == Name(name) for n, _ in self.made) + 1}"
             self._make(Make(self.made[key], Name(name), layout))
         return self.made[key]
 

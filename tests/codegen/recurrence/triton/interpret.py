@@ -56,34 +56,22 @@ def main(job: dict) -> list[dict]:
             dtype = getattr(torch, case.pop("dtype", "float32"))
             rows += [asdict(e) for e in errors(name, Case(**case), dtype)]
             case["dtype"] = str(dtype).removeprefix("torch.")
-    if job.get("blocks"):
-        rows += blocks()
-    if job.get("lasting"):
-        rows += lasting_chunks()
-    if job.get("joined"):
-        rows += joined_pieces()
-    if job.get("state_adjoints"):
-        rows += state_adjoints()
-    if job.get("unseen"):
-        rows += [row for name in job["names"] for row in unseen(name)]
+    alone = {"blocks": blocks, "lasting": lasting_chunks, "joined": joined_pieces, "state_adjoints": state_adjoints}
+    rows += [row for key, run in alone.items() if job.get(key) for row in run()]
     if job.get("parts"):
         rows += [row for name in job["names"] for row in parts(name, *job["parts"])]
-    if job.get("decays"):
-        rows += [row for name in job["names"] for row in decays(name)]
-    if job.get("widened"):
-        rows += [row for name in job["names"] for row in widened(name)]
-    if job.get("groups"):
-        rows += [row for name in job["names"] for row in groups(name)]
+    rows += of_names(job, {"unseen": unseen, "decays": decays, "widened": widened, "groups": groups})
     if job.get("forced"):
         fused_module._pays = lambda *_: True  # one sweep makes all, whatever is faster
         compiled.cache_clear()
     if "whole" in job:
         rows += [row for name in job["names"] for row in whole(name, job["whole"])]
-    if job.get("again"):
-        rows += [row for name in job["names"] for row in again(name)]
-    if job.get("variants"):
-        rows += [row for name in job["names"] for row in variants(name)]
-    return rows
+    return rows + of_names(job, {"again": again, "variants": variants})
+
+
+def of_names(job: dict, runs: dict) -> list[dict]:
+    """The rows of those runs that the job asks for, for each of its names."""
+    return [row for key, run in runs.items() if job.get(key) for name in job["names"] for row in run(name)]
 
 
 @triton.jit
