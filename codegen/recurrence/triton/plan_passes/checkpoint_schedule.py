@@ -119,7 +119,7 @@ def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
             if isinstance(s, Sweep)
         }
         if not any(unused.values()):
-            return tuple(out)
+            return tuple(_behind_sweeps(out))
         for k, reads in unused.items():
             s = out[k]
             assert isinstance(s, Sweep)
@@ -133,6 +133,19 @@ def _without_sums(stages: list[Stage], states: set[str]) -> tuple[Stage, ...]:
             if sum(x.states == s.states for x in others) > 1:
                 out.remove(s)
                 break
+
+
+def _behind_sweeps(stages: list[Stage]) -> list[Stage]:
+    """The stages, with what is read at checkpoints behind the first sweep over each of its states, which leaves them there."""
+    out = list(stages)
+    for u in [x for x in stages if isinstance(x, Unroll)]:
+        names = {s.name for s in (*u.forward, *u.backward)}
+        sweeps = [(k, set(s.states)) for k, s in enumerate(out) if isinstance(s, Sweep)]
+        last = max((min(k for k, own in sweeps if n in own) for n in names if any(n in own for _, own in sweeps)), default=0)
+        if last > out.index(u):
+            out.insert(last + 1, u)
+            out.remove(u)
+    return out
 
 
 def _loads(stage: Stage) -> list[Node]:

@@ -119,6 +119,7 @@ def test_a_gradient_whose_terms_come_from_several_sweeps():
         "other_axis",
         "early_read",
         "left_alone",
+        "corrected_values",
         "higher_order",
     )
     assert_small(interpret(names, [ALONE]), 1e-5)

@@ -85,3 +85,16 @@ S = r.state("S", d, d)
 r.update(S, diag(c) * S.prev + dot(k, ones(d)) * k * softmax(q).T)
 r.output("o", S.prev * q)
 made_ahead = r
+
+r = Recurrence(
+    "corrected_values",
+    doc="A delta rule whose decay is of each value channel: its gradient is read off states that only a later sweep leaves.",
+)
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+al = r.decay("al", e)
+S = r.state("S", d, e)
+r.update(S, S.prev * diag(al) + k * (v + S.prev.T * k).T / 4)
+r.output("o", S.next.T * q)
+corrected_values = r
