@@ -63,9 +63,11 @@ def _misfit(function: Callable[..., Any], arguments: tuple[object, ...], options
 
 def _said(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> str:
     """What users call it."""
-    name = function.__qualname__.removesuffix(".__init__").removesuffix("_op")
-    is_step = name.endswith("_step") and parameters and parameters[0].name == "state"
-    return f"{name.removesuffix('_step')}.step" if is_step else name
+    name = function.__qualname__
+    own = getattr(getattr(getattr(function, "__globals__", {}).get("OP"), "signature", None), "name", None)
+    if own is None:
+        return name.removesuffix(".__init__").removesuffix("_op")
+    return own if name == own or parameters[0].name != "state" else f"{own}.step"
 
 
 def _taken(parameters: list[inspect.Parameter]) -> str:

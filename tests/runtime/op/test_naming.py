@@ -11,6 +11,7 @@ from chunkform.errors import ArgumentError
 from chunkform.generated import lightning_attention, mesa, softmax_attention
 from chunkform.runtime.nn import Mixer
 from chunkform.runtime.op.naming import named
+from chunkform.spec.language import Recurrence
 
 X = torch.randn(1, 5, 2, 4)
 LOG = -torch.rand(1, 5, 2)
@@ -60,6 +61,22 @@ def test_what_does_not_fit_is_named(call, message):
     with pytest.raises(ArgumentError) as found:
         call()
     assert message in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["leaky_op", "leaky_step", "step"])
+def test_an_op_is_called_by_its_own_name(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path))
+    r = Recurrence(name)
+    d = r.dims("d")
+    x = r.inputs("x", d)
+    h = r.state("h", d)
+    r.update(h, h.prev / 2 + x)
+    r.output("y", h.next)
+    op = chunkform.compile(r)
+    with pytest.raises(ArgumentError, match=f"^{name} has no argument 'v'"):
+        op(v=X)
+    with pytest.raises(ArgumentError, match=rf"^{name}\.step has no argument 'v'"):
+        op.step(v=X)
 
 
 def test_compiled_functions_say_the_same():

@@ -141,7 +141,9 @@ def _behind_sweeps(stages: list[Stage]) -> list[Stage]:
     for u in [x for x in stages if isinstance(x, Unroll)]:
         names = {s.name for s in (*u.forward, *u.backward)}
         sweeps = [(k, set(s.states)) for k, s in enumerate(out) if isinstance(s, Sweep)]
-        last = max((min(k for k, own in sweeps if n in own) for n in names if any(n in own for _, own in sweeps)), default=0)
+        last = max(
+            (min(k for k, own in sweeps if n in own) for n in names if any(n in own for _, own in sweeps)), default=0
+        )
         if last > out.index(u):
             out.insert(last + 1, u)
             out.remove(u)
