@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chunkform import __version__
-from chunkform.errors import ChunkformError, CompilerError, GateError
+from chunkform.errors import ChunkformError, CompilerError, GateError, SpecError
 from chunkform.spec.language import Declaration, Recurrence
+from chunkform.spec.language.data import TOO_DEEP
 
 from ..ir.collector import uncollected
 from ..ir.expr import plain_name
@@ -55,6 +56,9 @@ def _blaming(f: Callable[Concatenate[X, P], R], compiled: Callable[[Any], Any]) 
             raise _fault(x, why, lambda y: f(y, *args, **words), compiled) from why
         except (ChunkformError, OSError, MemoryError):
             raise
+        except RecursionError as why:
+            spec = _spec_of(x)
+            raise SpecError(f"{spec.name} can't be compiled: {TOO_DEEP}", spec.where) from why
         except Exception as why:
             raise _fault(x, why, lambda y: f(y, *args, **words), compiled) from why
 
@@ -63,7 +67,7 @@ def _blaming(f: Callable[Concatenate[X, P], R], compiled: Callable[[Any], Any]) 
 
 def _fault(x: Any, why: Exception, f: Callable[[Any], object], compiled: Callable[[Any], Any]) -> CompilerError:
     """The error to raise. `x` is what `f` was called with: a declaration, or what `compiled` makes of one."""
-    spec: Declaration = x if isinstance(x, Declaration) else x.spec
+    spec = _spec_of(x)
     kind = GateError if isinstance(why, GateError) else CompilerError
     said = str(why) if kind is GateError else f"{spec.name} can't be compiled: {_at(why)}"
     lines = [f"{said}\nThe compiler is at fault here, not the spec, which is valid."]
@@ -76,6 +80,11 @@ def _fault(x: Any, why: Exception, f: Callable[[Any], object], compiled: Callabl
         lines.append("Please report it with the spec.")
     lines.append(f"Versions: {_versions()}.")
     return kind("\n".join(lines), spec.where)
+
+
+def _spec_of(x: Any) -> Declaration:
+    spec: Declaration = x if isinstance(x, Declaration) else x.spec
+    return spec
 
 
 def _smallest(spec: Recurrence, why: Exception, again: Callable[[Any], object]) -> tuple[str, int]:

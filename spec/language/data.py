@@ -30,6 +30,7 @@ SCALAR: dict[str, Callable[..., sympy.Expr]] = {
         sympy.cosh, sympy.atan, sympy.erf, sympy.Abs, sympy.Max, sympy.Min, sympy.sign, sympy.Heaviside, sigmoid_, softplus_,
     )
 }  # fmt: skip
+TOO_DEEP = "its operations are nested too deeply, some hundreds one in the other"
 CONSTANTS = {"pi": sympy.pi, "E": sympy.E}
 
 Node = list[object]
@@ -43,6 +44,13 @@ def as_data(r: Recurrence) -> dict[str, object]:
     """
     if not isinstance(r, Recurrence):
         raise SpecError(f"only a recurrence can be written as data, got {type(r).__name__}")
+    try:
+        return _written(r)
+    except RecursionError as error:
+        raise SpecError(f"{r.name} can't be written as data: {TOO_DEEP}") from error
+
+
+def _written(r: Recurrence) -> dict[str, object]:
     graph = _Graph()
     states = [
         {"name": s.name, "dims": [d.name for d in s.dims]}

@@ -19,8 +19,9 @@ from chunkform.codegen.recurrence import pipeline
 from chunkform.codegen.recurrence.smaller_specs import reduced, spec_text
 from chunkform.codegen.recurrence.step.adjoint import Adjoint
 from chunkform.codegen.recurrence.step.lower import lower
-from chunkform.errors import CompilerError, FunctionError, GateError
+from chunkform.errors import CompilerError, FunctionError, GateError, SpecError
 from chunkform.spec.language import Recurrence, catalogue, hadamard, normalize, sigmoid, tanh
+from chunkform.spec.language.data import as_data
 
 
 def read_back(text: str) -> Recurrence:
@@ -133,3 +134,19 @@ def test_printed_random_specs_are_those_specs() -> None:
     for seed in range(25):
         r = recurrence_of(draw(seed))
         assert meaning(read_back(spec_text(r))) == meaning(r), spec_text(r)
+
+
+def test_a_spec_that_is_nested_too_deeply_is_told_so_here_and_as_data() -> None:
+    r = Recurrence("sums")
+    d, e = r.dims("d e")
+    k, v = r.inputs("k", d), r.inputs("v", e)
+    S = r.state("S", d, e)
+    x = S.prev
+    for _ in range(1500):
+        x = x + k * v.T
+    r.update(S, x)
+    r.output("o", S.next.T * k)
+    with pytest.raises(SpecError, match="sums can't be compiled: its operations are nested too deeply"):
+        pipeline.compile_spec(r)
+    with pytest.raises(SpecError, match="sums can't be written as data: its operations are nested too deeply"):
+        as_data(r)
