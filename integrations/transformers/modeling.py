@@ -6,6 +6,9 @@ model = ChunkformForCausalLM(ChunkformConfig(mixer="kimi_delta_attention", vocab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
@@ -172,7 +175,7 @@ class ChunkformModel(ChunkformPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | dict[str, Tensor] | None = None,
         position_ids: Tensor | None = None,
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
@@ -192,6 +195,8 @@ class ChunkformModel(ChunkformPreTrainedModel):
                 f"cache has {len(cache.layers)} layers, not the model's {self.config.num_hidden_layers}: make it by "
                 "DynamicCache(config=model.config)"
             )
+        attention_mask, prepared = padding_of(attention_mask, x, self.config.layer_types or ())
+        keeps = shown(self.config, kwargs)
         starts = packed_starts(x, attention_mask, position_ids, cache, kwargs)
         more = {CACHE: cache} | kwargs | {"cu_seq_lens_q": starts}
         if SOFTMAX in (self.config.layer_types or ()):
@@ -201,16 +206,50 @@ class ChunkformModel(ChunkformPreTrainedModel):
                 position_ids = (torch.arange(x.shape[1], device=x.device) + past).unsqueeze(0)
             more["position_embeddings"] = self.rotary_emb(x, position_ids)
             more["position_ids"] = position_ids
-            more["attention_mask"] = create_causal_mask(
-                config=self.config,
-                inputs_embeds=x,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                **{CACHE: cache},
-            )
+            more["attention_mask"] = prepared
+            if prepared is None:
+                more["attention_mask"] = create_causal_mask(
+                    config=self.config,
+                    inputs_embeds=x,
+                    attention_mask=attention_mask,
+                    position_ids=position_ids,
+                    **{CACHE: cache},
+                )
+        states = []
         for layer in self.layers:
+            states.append(x)
             x = layer(x, padding_mask=attention_mask, **more)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), **{CACHE: cache if use_cache else None})
+        x = self.norm(x)
+        return BaseModelOutputWithPast(
+            last_hidden_state=x,
+            hidden_states=(*states, x) if keeps else None,
+            **{CACHE: cache if use_cache else None},
+        )
+
+
+def padding_of(mask: Any, x: Tensor, layers: Sequence[str]) -> tuple[Tensor | None, Any]:
+    """(which steps are padded, [B, T] and those in a cache, the mask of softmax layers where it is made already).
+
+    `generate` gives masks by kinds of layers beside a static cache. One of pairs of steps only softmax layers can take."""
+    prepared = None
+    if isinstance(mask, dict) and set(layers) <= set(mask):
+        mask, prepared = mask.get(LINEAR), mask.get(SOFTMAX)
+    elif isinstance(mask, Tensor) and mask.dim() == 4 and LINEAR not in layers:
+        mask, prepared = None, mask
+    count, steps = x.shape[:2]
+    if mask is None or (isinstance(mask, Tensor) and mask.dim() == 2 and len(mask) == count and mask.shape[1] >= steps):
+        return mask, prepared
+    got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+    raise ArgumentError(f"attention_mask must be [B, T] = {[count, steps]}, or longer beside a cache, got {got}")
+
+
+def shown(config: ChunkformConfig, given: dict[str, object]) -> bool:
+    """Are hidden states asked for? Attentions, which recurrent layers have none of, aren't told."""
+    asked = {n: given.pop(n, None) for n in ("output_hidden_states", "output_attentions")}
+    if asked["output_attentions"]:
+        raise ArgumentError("output_attentions isn't supported: recurrent layers have none")
+    found = asked["output_hidden_states"]
+    return bool(config.output_hidden_states if found is None else found)
 
 
 def packed_starts(
@@ -274,7 +313,9 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: found.get(CACHE)})
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, hidden_states=found.hidden_states, **{CACHE: found.get(CACHE)}
+        )
 
     def _prepare_cache_for_generation(
         self, generation_config: object, model_kwargs: dict[str, object], *more: object

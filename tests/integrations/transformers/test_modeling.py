@@ -199,3 +199,34 @@ def test_trainer(tmp_path):
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < before - 0.5
+
+
+SOFTMAX = {"mixer": "gated_delta_rule", "layer_types": ["full_attention"] * 2}
+
+
+@pytest.mark.parametrize("given", [*MIXERS.values(), SOFTMAX], ids=[*MIXERS, "softmax layers alone"])
+def test_a_static_cache_generates_the_same(given):
+    m, ids = model(**given), torch.randint(1, 64, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    ask = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
+    with torch.no_grad():
+        assert torch.equal(m.generate(ids, cache_implementation="static", **ask), m.generate(ids, **ask))
+
+
+def test_hidden_states_are_told_where_they_are_asked_for():
+    m, ids = model(mixer="gated_delta_rule"), torch.randint(1, 64, (2, 9))
+    found = m(ids, output_hidden_states=True).hidden_states
+    assert len(found) == 3 and torch.equal(found[0], m.get_input_embeddings()(ids))
+    assert torch.equal(m.lm_head(found[-1]), m(ids).logits) and m(ids).hidden_states is None
+    made = m.generate(ids, max_new_tokens=2, output_hidden_states=True, return_dict_in_generate=True)
+    assert [len(x) for x in made.hidden_states] == [3, 3]
+    with pytest.raises(ArgumentError, match="output_attentions isn't supported"):
+        m(ids, output_attentions=True)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 8), torch.ones(1, 9), torch.ones(2, 1, 9, 9), [[1] * 9] * 2])
+def test_a_mask_that_fits_no_sequences_is_named(mask):
+    m, ids = model(mixer="gated_delta_rule"), torch.randint(1, 64, (2, 9))
+    with pytest.raises(ArgumentError, match=r"attention_mask must be \[B, T\] = \[2, 9\], or longer beside a cache, got"):
+        m(ids, attention_mask=mask)
