@@ -228,5 +228,7 @@ def test_hidden_states_are_told_where_they_are_asked_for():
 @pytest.mark.parametrize("mask", [torch.ones(2, 8), torch.ones(1, 9), torch.ones(2, 1, 9, 9), [[1] * 9] * 2])
 def test_a_mask_that_fits_no_sequences_is_named(mask):
     m, ids = model(mixer="gated_delta_rule"), torch.randint(1, 64, (2, 9))
-    with pytest.raises(ArgumentError, match=r"attention_mask must be \[B, T\] = \[2, 9\], or longer beside a cache, got"):
+    with pytest.raises(
+        ArgumentError, match=r"attention_mask must be \[B, T\] = \[2, 9\], or longer beside a cache, got"
+    ):
         m(ids, attention_mask=mask)
