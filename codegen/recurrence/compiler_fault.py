@@ -82,8 +82,9 @@ def _fault(x: Any, why: Exception, f: Callable[[Any], object], compiled: Callabl
     return kind("\n".join(lines), spec.where)
 
 
-def _spec_of(x: Any) -> Declaration:
-    spec: Declaration = x if isinstance(x, Declaration) else x.spec
+def _spec_of(x: object) -> Declaration:
+    spec = x if isinstance(x, Declaration) else getattr(x, "spec", None)
+    assert isinstance(spec, Declaration)
     return spec
 
 

@@ -7,7 +7,6 @@ model = ChunkformForCausalLM(ChunkformConfig(mixer="kimi_delta_attention", vocab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -227,11 +226,11 @@ class ChunkformModel(ChunkformPreTrainedModel):
         )
 
 
-def padding_of(mask: Any, x: Tensor, layers: Sequence[str]) -> tuple[Tensor | None, Any]:
+def padding_of(mask: object, x: Tensor, layers: Sequence[str]) -> tuple[Tensor | None, Tensor | None]:
     """(which steps are padded, [B, T] and those in a cache, the mask of softmax layers where it is made already).
 
     `generate` gives masks by kinds of layers beside a static cache. One of pairs of steps only softmax layers can take."""
-    prepared = None
+    prepared: Tensor | None = None
     if isinstance(mask, dict) and set(layers) <= set(mask):
         mask, prepared = mask.get(LINEAR), mask.get(SOFTMAX)
     elif isinstance(mask, Tensor) and mask.dim() == 4 and LINEAR not in layers:
