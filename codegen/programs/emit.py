@@ -27,6 +27,7 @@ from ..recurrence.emit import (
     other_names,
     wrapped,
 )
+from ..recurrence.triton import PLAN_PASSES
 from .call_sequence import pass_definitions, residual_name
 from .compiled import CompiledProgram
 from .derivation import derivation_lines
@@ -47,7 +48,7 @@ _MODULES = {
 @blaming
 def emit(c: CompiledProgram, tidy: bool = True) -> str:
     """The generated file of a program, formatted where `tidy`."""
-    with told(c.name, len(PASSES)):
+    with told(c.name, len(PASSES), PLAN_PASSES):
         return _emitted(c, tidy)
 
 

@@ -32,6 +32,7 @@ from .pipeline import OTHERWISE, PASSES, compile_spec, in_letters
 from .step.lower import lower
 from .stepwise.decode import MODULES as DECODE_IMPORTS
 from .stepwise.decode import Decoding, decoding, public_step, step_parameters
+from .triton import PLAN_PASSES
 
 IN_CODE = (
     "In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read, "
@@ -46,7 +47,7 @@ AT_MARGIN = ("SIGNATURE", "OP")  # what every file defines beside its functions 
 @blaming_with(compile_spec)
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
-    with told(c.name, len(PASSES) + len(OTHERWISE)):
+    with told(c.name, len(PASSES) + len(OTHERWISE), PLAN_PASSES):
         return _emitted(c, tidy)
 
 

@@ -11,7 +11,18 @@ from .passes import (
     finished_function,
     finished_kernel,
     part_of,
+    tell_made,
     told,
 )
 
-__all__ = ["CODE_PASSES", "CodePass", "after", "collected", "finished_function", "finished_kernel", "part_of", "told"]
+__all__ = [
+    "CODE_PASSES",
+    "CodePass",
+    "after",
+    "collected",
+    "finished_function",
+    "finished_kernel",
+    "part_of",
+    "tell_made",
+    "told",
+]

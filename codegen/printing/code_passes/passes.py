@@ -7,11 +7,11 @@ after these.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...exact.launch_gate import gate_launches
 from ...ir.expr import plain_name
@@ -121,10 +121,19 @@ def collected() -> Iterator[list[KernelFunction | Function]]:
         _all.reset(token)
 
 
+class Listed(Protocol):
+    """A pass of a list."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def what(self) -> str: ...
+
+
 @contextmanager
-def told(name: str, count: int) -> Iterator[None]:
+def told(name: str, count: int, before: Sequence[Listed] = ()) -> Iterator[None]:
     """While a declaration of this name is printed, which has gone through `count` passes of its own: what passes over code make
-    is told once it is printed."""
+    is told once it is printed, after what those make that come `before` them (`tell_made`)."""
     if not is_watched() or _now.get() is not None:
         yield
         return
@@ -134,7 +143,7 @@ def told(name: str, count: int) -> Iterator[None]:
         yield
     finally:
         _now.reset(token)
-    for number, p in enumerate(CODE_PASSES, count + 1):
+    for number, p in enumerate((*before, *CODE_PASSES), count + 1):
         tell(name, number, p.name, p.what, found.text(p.name), found.seconds.get(p.name, 0.0))
 
 
@@ -148,16 +157,22 @@ def part_of(name: str) -> Iterator[None]:
         _part.reset(token)
 
 
-def _through(passes: tuple[CodePass[F], ...], x: F, text: Callable[[F], str]) -> F:
+def tell_made(p: Listed, of: str, text: Callable[[], str], seconds: float) -> None:
+    """Have it told what a pass made of a part that is called so, if anybody looks at it."""
     found = _now.get()
+    if found is None:
+        return
+    found.seconds[p.name] = found.seconds.get(p.name, 0.0) + seconds
+    texts = found.texts.setdefault(p.name, {})
+    texts.pop((_part.get(), of), None)
+    texts[_part.get(), of] = text
+
+
+def _through(passes: tuple[CodePass[F], ...], x: F, text: Callable[[F], str]) -> F:
     for p in passes:
         begun = time.perf_counter()
         x = p.run(x)
-        if found is not None:
-            found.seconds[p.name] = found.seconds.get(p.name, 0.0) + time.perf_counter() - begun
-            texts = found.texts.setdefault(p.name, {})
-            texts.pop((_part.get(), x.name), None)
-            texts[_part.get(), x.name] = lambda made=x: text(made)  # type: ignore[misc]
+        tell_made(p, x.name, lambda made=x: text(made), time.perf_counter() - begun)  # type: ignore[misc]
     if (every := _all.get()) is not None:
         every.append(x)
     return x

@@ -1,6 +1,7 @@
 """The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
 
 from ...printing.cannot_print import CannotPrint
+from .kernel_plan import PLAN_PASSES, cuttable, kernel_plan, why_uncut
 from .kernels.fused_backward import FusedBackward
 from .kernels.tile_values import Fine
 from .launch.elementwise_scan import scanned
@@ -9,19 +10,17 @@ from .plan_passes.scale_reads import simplified
 from .print.reserved import IMPORTS
 from .section import (
     TritonForm,
-    cuttable,
     fused_backward_of,
     in_substeps,
-    kernel_plan,
     kernels_after,
     schedule_of,
     triton_form,
     triton_source,
-    why_uncut,
 )
 
 __all__ = [
     "IMPORTS",
+    "PLAN_PASSES",
     "CannotPrint",
     "CheckpointSchedule",
     "Fine",

@@ -17,13 +17,12 @@ from ...printing.gluon_text import gluon_definitions
 from ...printing.kernel_text import kernel_definition, kernel_function_text
 from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled, once
-from ..chunkwise.plan import Plan
-from ..chunkwise.segment_maps import why_one_sweep
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
 from .chunk_gate import gate_chunks
 from .fused_gate import gate_fused
 from .kernel_gate import gate_kernel
+from .kernel_plan import cuttable, kernel_plan
 from .kernels.chunk_kernel import Kernel
 from .kernels.coupling_weights import TransitionKernel
 from .kernels.fused_backward import FusedBackward, fused_backward
@@ -35,9 +34,8 @@ from .launch.joined_sweeps import JoinedSweeps, handed_over, joined_if_any
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
 from .output_gate import gate_outputs
-from .plan_passes.checkpoint_schedule import CheckpointSchedule, by_checkpoints, checkpoint_schedule
+from .plan_passes.checkpoint_schedule import CheckpointSchedule, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
-from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
 from .segment_gate import gate_segments, makes_ends
 from .sweep_gate import gate_sweep
@@ -189,17 +187,6 @@ def _joined(host: JoinedSweeps, function: Function) -> list[WithRoles | Function
 
 
 @once
-def kernel_plan(c: Compiled, plan: Plan) -> Plan:
-    """A backward plan as kernels sweep it: sweeps that would load too much, as their kernels say, are cut."""
-    first = simplified(plan)
-    plan = simplified(
-        by_checkpoints(plan, checkpoint_schedule(first, fuse(first), [s.name for s in c.step.states]).whole)
-    )
-    heavy = Host(c, plan, True, cuttable(c)).heavy_sweeps()
-    return cut(plan, heavy) if heavy else plan
-
-
-@once
 def schedule_of(c: Compiled) -> CheckpointSchedule:
     """What the sweeps of the backward plan do, as kernels sweep it, by what reads checkpointed states."""
     assert c.backward is not None
@@ -215,18 +202,6 @@ def fused_backward_of(c: Compiled) -> FusedBackward | None:
     return (
         None if schedule_of(c).from_checkpoints else fused_backward(plan, fuse(plan), [s.name for s in c.step.states])
     )
-
-
-def cuttable(c: Compiled) -> bool:
-    """Do kernels find what enters a segment of a sequence? For one state whose writes depend on reads of it, or none do."""
-    return why_uncut(c) is None
-
-
-@once
-def why_uncut(c: Compiled) -> str | None:
-    """Why they take a sequence from end to end; None where they find it."""
-    assert c.forward is not None and c.backward is not None
-    return why_one_sweep((c.forward, c.backward))
 
 
 def functions_of(k: Kernel | RowKernel | TransitionKernel) -> tuple[KernelFunction, ...]:

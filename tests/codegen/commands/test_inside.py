@@ -13,9 +13,11 @@ from chunkform.codegen.printing.code_passes import CODE_PASSES
 from chunkform.codegen.printing.passes import recorded
 from chunkform.codegen.programs import pipeline as of_programs
 from chunkform.codegen.recurrence import pipeline as of_recurrences
+from chunkform.codegen.recurrence.triton import PLAN_PASSES
 from chunkform.errors import BuildError, GateError
 from chunkform.spec.language import Recurrence, find, tanh
 
+PRINTED = (*PLAN_PASSES, *CODE_PASSES)  # what is told when a recurrence, or a program of them, is printed
 KINDS = {"gated_delta_rule": of_recurrences, "softmax_attention": of_attentions, "mesa_net": of_programs}
 
 
@@ -55,7 +57,7 @@ def two_corrections() -> Recurrence:
 def test_the_list_of_a_kind_is_what_is_run_and_shown(name):
     result = explain(name, "--passes", "--json", "-")
     data = json.loads(result.stdout)
-    both = [*KINDS[name].PASSES, *CODE_PASSES]
+    both = [*KINDS[name].PASSES, *(CODE_PASSES if KINDS[name] is of_attentions else PRINTED)]
     assert [p["name"] for p in data["passes"] if "/" not in p["name"]] == [p.name for p in both]
     assert all(p["seconds"] >= 0 and p["refused"] is None for p in data["passes"])
     c = compiled(find(name)[0])
@@ -112,6 +114,18 @@ def code_of(name: str) -> dict[str, str]:
     return {x.name: x.text for x in records}
 
 
+def test_plans_of_kernels_are_shown_pass_by_pass():
+    texts = code_of("gated_delta_rule")
+    plans = [texts[p.name] for p in PLAN_PASSES]
+    assert all(x.startswith("plan:") and "sweep" in x for x in plans) and len(set(plans)) == 3  # two of them change it
+    assert "backward_sweep_1" in texts["in_slices"]
+
+
+def test_a_pass_after_the_plan_is_a_file_of_its_own():
+    for p in CODE_PASSES:
+        assert p.run.__module__.rpartition(".")[2] == p.name
+
+
 def test_files_hold_what_passes_over_code_make(tmp_path, monkeypatch):
     r, spec = decayed_sum(), kind_of(decayed_sum())
     c = spec.compile_spec(r)
@@ -119,11 +133,11 @@ def test_files_hold_what_passes_over_code_make(tmp_path, monkeypatch):
     spec.emit(c, tidy=False)
     monkeypatch.delenv("CHUNKFORM_DUMP")
     files = [f.name[3:-4] for f in sorted((tmp_path / "decayed_sum").glob("*.txt"))]
-    assert files == [p.name for p in CODE_PASSES]
+    assert files == [p.name for p in PRINTED]
     with recorded(texts=True) as records:
         spec.emit(c, tidy=False)
     texts = [f.read_text().split("\n\n", 1)[1] for f in sorted((tmp_path / "decayed_sum").glob("*.txt"))]
-    assert texts == [x.text for x in records] and all("def " in x for x in texts)
+    assert texts == [x.text for x in records] and all("def " in x for x in texts[len(PLAN_PASSES) :])
 
 
 def test_names_made_of_hashes_are_numbered_alike_in_all_passes(tmp_path, monkeypatch):
@@ -188,7 +202,7 @@ def test_printing_code_tells_passes_over_code_alone():
     c = compiled(decayed_sum())
     with recorded() as records:
         kind_of(c.spec).emit(c, tidy=False)
-    assert [x.name for x in records] == [p.name for p in CODE_PASSES]
+    assert [x.name for x in records] == [p.name for p in PRINTED]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
