@@ -6,7 +6,6 @@ narrow projection of decays) is on all processes, where its gradients are summed
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from chunkform.runtime.nn import Mixer
-from chunkform.runtime.op.op import Argument
 
 
 class OverHeads(nn.Module):
@@ -48,9 +46,9 @@ class OverHeads(nn.Module):
         axis, channels = 0, [x.shape[0]]
         if name.startswith(("arguments.project.", "arguments.convolve.")):
             axis = int("convolve" in name)
-            channels = [count * _channels(self.own, a) for a in own.vectors]
+            channels = [count * own.recipe.channels(a) for a in own.vectors]
         elif name.startswith("arguments.gate."):
-            channels = [count * _channels(self.own, a) for a in own.gates]
+            channels = [count * own.recipe.channels(a) for a in own.gates]
         elif name.startswith("out."):
             axis, channels = 1, [x.shape[1]]
         return torch.cat([y.chunk(count, axis)[self.group.rank()] for y in x.split(channels, axis)], axis)
@@ -63,11 +61,6 @@ class OverHeads(nn.Module):
 
 def _taps(whole: Mixer) -> int:
     return 0 if whole.arguments.convolve is None else whole.arguments.convolve.taps
-
-
-def _channels(layer: Mixer, argument: Argument) -> int:
-    own = layer.arguments
-    return math.prod((own.heads[argument.name], *(own.dims[d] for d in argument.dims)))
 
 
 class _Copy(torch.autograd.Function):
