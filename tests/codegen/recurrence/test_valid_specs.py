@@ -248,6 +248,21 @@ def value_of_a_matrix() -> Recurrence:
     return r
 
 
+def read_by_another_sweep() -> Recurrence:
+    """A kernel of many reads has a term with one that another sweep has made: it is loaded, and not waited for."""
+    r = Recurrence("read_by_another_sweep")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    c = r.inputs("c")
+    mu, lam = r.decay("mu", e), r.decay("lam")
+    S, n = r.state("S", d, e), r.state("n", d)
+    r.update(S, S.prev * diag(mu) + k * (S.prev.T * k).T / 8)
+    r.update(n, lam * n.prev + c * q)
+    r.output("o", S.next.T * k)
+    r.output("z", hadamard(n.next, q))
+    return r
+
+
 SPECS = (
     negative_eigenvalues,
     same_in_each_step,
@@ -263,7 +278,12 @@ SPECS = (
     scanned_vector,
     prologue_for_two,
 )
-OF_KERNELS = (read_of_a_read, decay_as_a_number, value_of_a_matrix)  # which gates of kernels refused
+OF_KERNELS = (
+    read_of_a_read,
+    decay_as_a_number,
+    value_of_a_matrix,
+    read_by_another_sweep,
+)  # which gates of kernels refused
 
 
 @pytest.mark.parametrize("spec", OF_KERNELS, ids=lambda f: f.__name__)

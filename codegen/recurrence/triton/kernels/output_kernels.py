@@ -78,6 +78,7 @@ def output_kernel(
                 sums[boundary.state] = [_spanned(*spans[boundary.state], sweep.opened, tiles, name_of)]
                 of[boundary.state] = sweep.opened
     asked = asked_for(sweeps_read, inside, late)
+    own = {x.attrs[1] for sweep in sweeps_read for x in sweep.opened.outputs}
     order = in_order(sweeps_read, asked, late)
     last = {id(sweep): n for n, (sweep, _) in enumerate(order)}
     for n, (sweep, outputs) in enumerate(order):
@@ -95,7 +96,7 @@ def output_kernel(
             _store_all(sweep, tiles, tiled, inside, late, name_of)
         else:
             for one in asked:
-                if (total := _added(one, tiles, late, name_of)) is not None:
+                if (total := _added(one, own, tiles, late, name_of)) is not None:
                     _store(one.store, one.opened, total, tiles, tiled, inside, name_of)
     for state, terms in sums.items():
         s = spans[state][0]
@@ -154,12 +155,14 @@ def _store(
         tiles.body.append(store_of(store, tiles, tiled, o, name_of, None if node is step_node(store.node, o) else v))
 
 
-def _added(a: Asked, tiles: Tiles, late: set[str], name_of: NameOf) -> Node | None:
-    """Add to a sum the terms that are made by now. The sum, if it is complete with these."""
+def _added(a: Asked, own: set[str], tiles: Tiles, late: set[str], name_of: NameOf) -> Node | None:
+    """Add to a sum the terms that are made by now. The sum, if it is complete with these. A read that isn't of the kernel's `own`
+    is loaded, and waited for by none."""
 
     def made(x: Node) -> Node | None:
         x = _apart(x, tiles) if a.store.root in late else x
-        return x if all(y in tiles.memo for y in walk(x) if is_read(y)) else None
+        reads = (y for y in walk(x) if is_read(y) and (y.attrs[0] != "read" or y.attrs[1] in own))
+        return x if all(y in tiles.memo for y in reads) else None
 
     def keep(x: Node) -> Node:
         v = tiles.value(tiles.called(x, name_of(a.store.leaf)))
