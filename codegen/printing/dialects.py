@@ -34,6 +34,7 @@ from ..ir.code import (
     where,
     zeros,
 )
+from ..ir.code_parts import walk_code
 from ..ir.functions import TABLE, TORCH, TRITON
 from .terms import Axes, Positions
 
@@ -153,8 +154,9 @@ class Torch:
         return Function(name, value, TORCH)
 
     def tensor(self, number: Code) -> Code:
-        """A number as a tensor."""
-        return Method(leaf_code(self.like), "new_tensor", (number,))
+        """A number as a tensor. What a function of one makes is a tensor already."""
+        made = any(isinstance(x, Method) and x.name == "new_tensor" for x in walk_code(number))
+        return number if made else Method(leaf_code(self.like), "new_tensor", (number,))
 
     def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
         if a_uniform:

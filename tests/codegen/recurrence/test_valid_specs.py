@@ -303,6 +303,19 @@ def test_a_spec_that_a_pass_once_broke(spec) -> None:
     assert f"def {c.name}(" in op.source() and not undefined(op.source()), undefined(op.source())
 
 
+def test_what_a_function_makes_of_a_number_is_no_number_for_the_next_one() -> None:
+    """Torch makes a tensor of a tensor with a warning."""
+    r = Recurrence("nested_numbers")
+    d, e = r.dims("d e")
+    q, v = r.inputs("q", d), r.inputs("v", e)
+    lam, c = r.decay("lam"), r.constant("c", 0.5)
+    S = r.state("S", d, e)
+    r.update(S, lam * S.prev + sigmoid(exp(-(c**2))) * q * v.T)
+    r.output("o", S.next.T * q)
+    source = compile_op(r).source()
+    assert "torch.sigmoid(torch.exp(like.new_tensor(-c ** 2)))" in source
+
+
 def undefined(text: str) -> set[str]:
     """Names in a generated file, functions' own included, that nothing gives a value."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=json", "-"]
