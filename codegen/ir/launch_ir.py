@@ -90,6 +90,11 @@ def entry(table: str, key: str) -> Expr:
     return Expr(str(name), frozenset({name}))
 
 
+def item(table: str, key: str) -> Expr:
+    """An entry of a dictionary that the function has made as a whole: whoever reads it reads the dictionary."""
+    return Expr(f'{table}["{key}"]', frozenset({table}), ('{}["{}"]', (ref(table), key)))
+
+
 def py(template: str, *parts: Expr | str | int) -> Expr:
     """An expression of others, put where the template has {}; words are strings."""
     texts = [x.text if isinstance(x, Expr) else str(x) for x in parts]

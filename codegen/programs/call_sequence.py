@@ -23,6 +23,7 @@ from ..ir.launch_ir import (
     Statement,
     dictionary,
     entry,
+    item,
     joined,
     py,
     ref,
@@ -191,7 +192,7 @@ class _Forward(_Calls):
         for s, node in self.g.finals.items():
             n = self.g.node(node)
             own = next(a for a, b in n.states.items() if b == s)
-            last = entry(f"{self.local(n.name)}_last", own)
+            last = item(f"{self.local(n.name)}_last", own)
             finals.append((s, py("inverted({})", last) if isinstance(n, OpNode) and own in n.inverted else last))
         self.body += [
             Set(("outputs",), dictionary(outputs)),
@@ -223,7 +224,7 @@ class _Forward(_Calls):
         name = self.local(n.name)
         names = (f"{name}_{x}" for x in ("made", "last", "saved"))
         self.call(names, function(n.op, self.on(n), "forward"), *self.matrix_given(n))
-        self.body += [Set((self.local(q),), entry(f"{name}_made", own)) for own, q in n.outputs.items()]
+        self.body += [Set((self.local(q),), item(f"{name}_made", own)) for own, q in n.outputs.items()]
 
     def _repeated(self, n: OpNode) -> None:
         """An op of several that differ in one vector: their states are swept for the first of them."""

@@ -18,6 +18,7 @@ from ...ir.launch_ir import (
     Statement,
     Update,
     entry,
+    item,
     joined,
     py,
     ref,
@@ -83,7 +84,7 @@ def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> Func
         ]
         for x in part.compiled.step.outputs:
             if x not in part.hands:
-                body.append(Set((Entry("outputs", x),), py("{}.to({}.dtype)", entry("made", x), entry("given", like))))
+                body.append(Set((Entry("outputs", x),), py("{}.to({}.dtype)", item("made", x), entry("given", like))))
         body += _with_handed(part)
         keeps = Update("saved", py("kept({}, {})", n, _with("some", _handed(part))))
         body.append(keeps if torch else If(py("{} is True", ref("needs_backward")), (keeps,)))
@@ -186,7 +187,7 @@ def _with(table: str, entries: Iterable[tuple[str, Expr]]) -> Expr:
 
 def _handed(part: Part) -> list[tuple[str, Expr]]:
     """What a stratum makes for those after it."""
-    return [(x, entry("made", x)) for x in part.hands]
+    return [(x, item("made", x)) for x in part.hands]
 
 
 def _with_handed(part: Part) -> Body:

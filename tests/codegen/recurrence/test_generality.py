@@ -48,7 +48,12 @@ from chunkform.spec.language import (
 SPECS = Path(__file__).parents[1] / "specs"
 LITERATURE = {r.name: r for f in sorted(SPECS.glob("*.py")) for r in load(f)}
 OTHER_FAMILIES = {r.name: "segment-parallel" for r in load(SPECS / "entries.py")}  # see test_signs.py
-OTHER_FAMILIES |= {"log_space": "scan", "mlstm_stabilised": "strata", "gated_by_a_state": "strata"}
+OTHER_FAMILIES |= {
+    "log_space": "scan",
+    "mlstm_stabilised": "strata",
+    "gated_by_a_state": "strata",
+    "turned_keys": "strata",
+}
 SEQUENTIAL = {
     "gru": ("what is written isn't affine in what is read", "gate_t", 119),
     "oja_subspace": ("a write multiplies two reads of the state", "k_t^T W_{t-1}", 11),
