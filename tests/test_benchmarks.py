@@ -303,6 +303,7 @@ def test_a_peer_that_fails_is_recorded_and_the_others_go_on(tmp_path, made_up, m
     assert "not on this GPU" in (tmp_path / "speed.md").read_text()
 
 
+@pytest.mark.long
 def test_a_peer_beside_two_of_our_ops_is_measured_once(tmp_path, made_up, monkeypatch):
     nearest = Peer("inverse_attention", "made_up:twice", NAMES, computes="lightning_attention", fixed={"times": 2.0})
     ops = ("--ops", "lightning_attention,inverse_attention")
@@ -326,6 +327,7 @@ def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, made_up, monkeypatc
     assert "Not everything was measured: the time budget was spent." in found["about"]["notes"]
 
 
+@pytest.mark.long
 def test_earlier_peers_are_taken_and_marked(tmp_path, made_up, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
     run("--out", str(first), monkeypatch=monkeypatch, rows=(made_up.good,))
@@ -384,6 +386,7 @@ def test_the_hosts_time_is_measured_with_and_without_replays(tmp_path):
     assert replay.ON
 
 
+@pytest.mark.long
 def test_first_calls_are_measured_in_processes_of_their_own(tmp_path):
     app = Typer()
     app.command()(first_calls.main)

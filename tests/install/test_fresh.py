@@ -49,6 +49,7 @@ def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Pat
         assert zipfile.ZipFile(wheel).read(name) == zipfile.ZipFile(again).read(name)
 
 
+@pytest.mark.long
 def test_build_writes_nothing_into_an_installed_package(python: Path, tmp_path: Path) -> None:
     done = run(python, tmp_path, "-m", "chunkform", "build", "retention")
     assert done.returncode == 2 and done.stdout == "", done.stdout

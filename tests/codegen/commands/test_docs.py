@@ -42,7 +42,12 @@ def test_pages_count_the_ops_of_the_catalogue():
     assert said == [str(len(names()))] * 3
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+LONG = ("inside.md",)  # what it says of passes, tests/codegen/commands/test_inside.py runs as well
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=[pytest.mark.long] if p.name in LONG else []) for p in PAGES], ids=lambda p: p.name
+)
 def test_code_runs_in_the_order_of_the_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path / "cache"))

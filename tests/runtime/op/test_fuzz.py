@@ -50,6 +50,7 @@ def test_a_cause_is_a_failure_without_its_numbers(a, b, same):
     assert (len(Judged(2, (Failure(0, "", a), Failure(1, "", b))).causes) == 1) == same
 
 
+@pytest.mark.long
 def test_draws_go_on_where_an_earlier_process_has_ended(capsys):
     """They are the same in each process."""
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from shared.forked import script
 
 TESTS = Path(__file__).parents[3]
@@ -30,7 +31,7 @@ def test_one_strong_decay_a_step_keeps_its_gradient_in_float32():
     assert_within_bounds("--gradients", "--steps", "70", "--width", "4", "lightning_attention")
 
 
-def test_strong_decays_keep_their_gradients_where_states_are_read_from_checkpoints():
+@pytest.mark.parametrize("name", [pytest.param("square_delta_rule", marks=pytest.mark.long), "beside_channels"])
+def test_strong_decays_keep_their_gradients_where_states_are_read_from_checkpoints(name):
     """Of the channels of a square state; and one a step, where a read sees the write of the step before with no decay between."""
-    names = ("square_delta_rule", "beside_channels")
-    assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "67", "--width", "4", *names)
+    assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "67", "--width", "4", name)
