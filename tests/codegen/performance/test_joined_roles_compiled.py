@@ -34,7 +34,9 @@ def launched(name: str, dtype: str = "bfloat16", roles: bool = True, **widths: i
     return [x for x in found if is_gluon(x.kernel)]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] if n == "comba" else []) for n in WORDS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] if n != "gated_delta_rule" else []) for n in WORDS]
+)
 def test_it_is_compiled_with_products_beside_each_other(name):
     found = launched(name, d=128, e=128)
     assert [x.kernel.fn.__name__ for x in found] == [*["forward_joined_roles"] * 2, *BACKWARD]

@@ -94,27 +94,32 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
     "name",
     [
         "each_other",
-        "summed_key",
-        "read_key",
         "centred_sum",
-        "two_reflections",
         "diagonal_plus_rank_one",
-        "towards_new",
-        "channel_rate",
         "channel_delta_rule",
-        "comba",
         "gated_slot_attention",
         "mlstm",
         "momentum",
         "oja",
-        "rwkv6",
         "stacked",
-        "pulled_halfway",
-        "little_weight_decay",
-        "ones_by_channel",
         "signed_numbers",
         "slow_and_fast",
-        "second_order",
+        *(
+            pytest.param(n, marks=pytest.mark.long)
+            for n in (
+                "summed_key",
+                "read_key",
+                "two_reflections",
+                "towards_new",
+                "channel_rate",
+                "comba",
+                "rwkv6",
+                "pulled_halfway",
+                "little_weight_decay",
+                "ones_by_channel",
+                "second_order",
+            )
+        ),
     ],
 )
 def test_the_torch_form_over_several_chunks_matches_the_oracle(name: str) -> None:

@@ -148,7 +148,7 @@ drawn = given(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @drawn
 def test_chunks_and_adjoint_of_a_random_affine_recurrence(
     r: Recurrence, sizes: tuple[int, int], lengths: list[int]

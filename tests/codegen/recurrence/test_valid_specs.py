@@ -291,8 +291,18 @@ def test_gates_find_the_kernels_of_a_spec_right(spec) -> None:
     assert triton_form(compile_spec(spec())).text
 
 
+LONG = (root_of_a_scale, read_for_a_read, prologue_for_two)  # also told by their gates, below
+
+
+@pytest.mark.parametrize("spec", LONG, ids=lambda f: f.__name__)
+def test_gates_find_a_spec_right(spec) -> None:
+    assert compile_spec(spec()).family == "chunk-parallel"
+
+
 @pytest.mark.parametrize(
-    "spec", [*SPECS, *(pytest.param(x, marks=pytest.mark.long) for x in OF_KERNELS)], ids=lambda f: f.__name__
+    "spec",
+    [pytest.param(x, marks=[pytest.mark.long] if x in (*LONG, *OF_KERNELS) else []) for x in (*SPECS, *OF_KERNELS)],
+    ids=lambda f: f.__name__,
 )
 def test_a_spec_that_a_pass_once_broke(spec) -> None:
     c = compile_spec(spec())

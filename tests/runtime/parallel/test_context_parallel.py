@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,6 +63,7 @@ IMPORTED = [  # by cases: once, before the processes part
 ]
 ATTENTIONS = ["softmax_attention", "rotary_attention", "distance_attention", "kattention_f6"]
 EXACT = [("whole", 2), ("packed", 3), ("whole", 4), ("packed", 4)]
+FEW = [("whole", 2), ("packed", 4)]
 OTHERS = [
     *((f"lasting {name}", 4) for name in ("lightning_attention", "gated_linear_attention", "gated_delta_rule")),
     ("without_a_state", 3),
@@ -106,14 +108,26 @@ SCANNED = [
 CASES = [(f"{kind} {name}", size) for name in OPS for kind, size in EXACT] + OTHERS
 
 
+def is_case(item: pytest.Function) -> bool:
+    return (
+        item.path == Path(__file__)
+        and {"name", "size"} <= getattr(getattr(item, "callspec", None), "params", {}).keys()
+    )
+
+
+def case_of(given: dict[str, Any]) -> tuple[str, int]:
+    return " ".join([*([given["kind"]] if "kind" in given else []), given["name"]]), given["size"]
+
+
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process makes of each op, and what every rank of a group found in each case. The processes start once, also where
-    tests run in several workers."""
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """What one process makes of each op, and what every rank of a group found in each case that a test asks for. The processes
+    start once, also where tests run in several workers."""
+    asked = {case_of(x.callspec.params) for x in request.session.items if isinstance(x, pytest.Function) and is_case(x)}
 
     def make(folder: Path) -> None:
         prepare(folder)
-        together(ranks.start, 4, str(folder), CASES)
+        together(ranks.start, 4, str(folder), [x for x in CASES if x in asked])
 
     return made_once(tmp_path_factory, "parallel", make)
 
@@ -168,7 +182,9 @@ def agrees(everything: list[dict], bound: float = 1e-12) -> None:
         assert not wrong, f"rank {rank}: {wrong}"
 
 
-@pytest.mark.parametrize("kind, size", EXACT)
+@pytest.mark.parametrize(
+    "kind, size", [x if x in FEW else pytest.param(*x, marks=pytest.mark.long) for x in EXACT], ids=str
+)
 @pytest.mark.parametrize("name", OPS)
 def test_parts_of_a_sequence_give_what_the_whole_gives(found: dict, name: str, kind: str, size: int) -> None:
     agrees(found[f"{kind} {name} {size}"])
