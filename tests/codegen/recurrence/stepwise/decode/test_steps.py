@@ -15,15 +15,7 @@ def error(found: torch.Tensor, value: torch.Tensor) -> float:
     return relative_error(found, value, 1)
 
 
-# A decay of each kind, a correction, several states, a normaliser, what starts from a number, and what goes step by step.
-FEW = (
-    "delta_rule", "gated_delta_rule", "gated_linear_attention", "kimi_delta_attention", "retention", "value_decay_attention",
-    "sherman_morrison", "inverse_attention_unstable", "gradient_descent_squared_momentum", "gradient_descent_logistic",
-    "mlstm", "rwkv7", "hgrn", "rg_lru",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.long) for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_prefill_then_steps_equals_the_whole(name) -> None:
     tensors, constants = arguments(name, 2, 9, 3, SIZES)
     call = op(name)
