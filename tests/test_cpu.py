@@ -1,6 +1,8 @@
 """What the record of a run and the limit of a test say."""
 
 import json
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +27,32 @@ def test_what_a_forked_script_takes_counts(tmp_path: Path):
     )
     assert script(tmp_path / "busy.py").returncode == 0
     assert 0.3 <= seconds() - begun < 3
+
+
+POOL = """
+import multiprocessing, os
+from concurrent.futures import ProcessPoolExecutor
+
+pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+print(pool.submit(os.getpid).result())
+"""
+
+
+def test_a_forked_script_leaves_no_process_behind(tmp_path: Path):
+    (tmp_path / "pool.py").write_text(POOL)
+    process = int(script(tmp_path / "pool.py").stdout)
+    until = time.monotonic() + 10
+    while alive(process):
+        assert time.monotonic() < until, "it goes on"
+        time.sleep(0.01)
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def recorded(path: Path, command: str) -> Recorder:

@@ -149,6 +149,9 @@ def _run(path: str, words: list[str], folder: Path) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
+    if "multiprocessing" in sys.modules:
+        for process in sys.modules["multiprocessing"].active_children():  # such as a pool's, which nothing else ends
+            process.kill()
     sys.stdout.flush()
     sys.stderr.flush()
     return code
