@@ -1,11 +1,12 @@
 """Decoding from a pool of states on a GPU: a step, and four drafts with their commit, beside a copy and fla's fused kernels.
 
-    python -m benchmarks.serving [--json results/gpu/serving.json] [--quick]
+    python -m benchmarks.serving [--json results/gpu/serving.json] [--ops NAME,..] [--quick]
 
 Rows of a bfloat16 pool, and for steps of an int8 and a float8 one, rounded at random; in order and at random, in a CUDA graph
 that goes round as many rows as the L2 cache can't hold. The bytes of a step are those of the rows, read and written, of the
 inputs and of the outputs; beside it, a copy of as many bytes, which goes round as many buffers. Before anything is timed, a
-step from a pool is compared with one of the same states outside of it, and drafts with steps one after the other.
+step from a pool is compared with one of the same states outside of it, drafts with steps one after the other, and fla's
+kernels with ours (serving_peers.py). The JSON is written after each op.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import datetime
 import importlib
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,17 +23,13 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from benchmarks import places
+from benchmarks import peers, places, serving_peers
 from benchmarks.decode import BEYOND_CACHE, arguments, timed
 from chunkform.runtime.op import decode
 from chunkform.runtime.op.small_states import LARGEST, SmallPool
 
 OPS = ("gated_delta_rule", "kimi_delta_attention", "lightning_attention")
 H, D, K = 16, 128, 4
-FLA = {  # the function, and its arguments by ours
-    "gated_delta_rule": ("gated_delta_rule", "fused_recurrent_gated_delta_rule", {"log_alpha": "g"}),
-    "kimi_delta_attention": ("kda", "fused_recurrent_kda", {"log_alpha": "g"}),
-}
 
 
 @dataclass
@@ -112,6 +109,7 @@ def check(name: str) -> None:
     assert worst < 2e-2, f"{name}: a committed state is {worst} from the steps'"
     untouched = [1, 2, 4, 5, 6]
     assert torch.equal(drafted[untouched], pool[untouched]), f"{name}: other rows were touched"
+    serving_peers.check(name, call, many)
     print(
         f"{name}: a pool's steps have the bits of plain ones; committed states differ by {worst:.1e} from those of steps"
     )
@@ -153,7 +151,26 @@ def measure(name: str, batch: int, random: bool) -> list[Row]:
     row(f"{K} drafts, some accepted", graphed([lambda r=r: both(r, half) for r in rows]), every)
     for dtype in LARGEST:
         row(f"step, {str(dtype)[6:]}", *small_step(name, batch, order, given, out, dtype))
+    for what, rounds, moved in beside_fla(name, given, many, random):
+        row(what, graphed(rounds), moved)
     return found
+
+
+def beside_fla(
+    name: str, given: dict[str, torch.Tensor], many: dict[str, torch.Tensor], random: bool
+) -> Iterator[serving_peers.Timed]:
+    """What fla's kernels do, by them and by ours: states of a pool, which may be in any order, and states outside of one."""
+    batch = len(given["q"])
+    entries = batch * H * D * D
+    count = max(2, int(BEYOND_CACHE / (2 * (1 + K) * entries)) + 1) * batch * K
+    pool = 0.1 * torch.randn(count, H, D, D, device="cuda", dtype=torch.bfloat16)
+    order = torch.randperm(count, device="cuda") if random else torch.arange(count, device="cuda")
+    yield from serving_peers.between_rows(name, given, many, pool, order)
+    del pool
+    if not random:
+        call, sets = op_of(name)[0], max(3, int(BEYOND_CACHE / (8 * entries)) + 1)
+        states = [0.1 * torch.randn(batch, H, D, D, device="cuda") for _ in range(sets)]
+        yield from serving_peers.alone(name, call, given, states)
 
 
 def small_step(
@@ -184,36 +201,14 @@ def tune(name: str) -> None:
     decode.TILE, decode.PER_WARP = usual
 
 
-def fla(name: str, batch: int) -> Row | None:
-    """fla's fused recurrent kernel on states of its own (float32, as it makes them), outside of any pool."""
-    if name not in FLA:
-        return None
-    module, function, names = FLA[name]
-    try:
-        theirs = getattr(importlib.import_module(f"fla.ops.{module}"), function)
-    except ImportError as error:
-        print(f"fla can't be imported: {error}")
-        return None
-    _, op = op_of(name)
-    given = {names.get(n, n): x[:, None] for n, x in arguments(op, batch, H, D).items()}
-    state = batch * H * D * D * 4
-    states = [torch.randn(batch, H, D, D, device="cuda") for _ in range(max(3, int(BEYOND_CACHE / (2 * state)) + 1))]
-    with torch.no_grad():
-        seconds = graphed([lambda s=s: theirs(**given, initial_state=s, output_final_state=True) for s in states])
-    moved = 2 * state + size([*given.values()]) + batch * H * D * 2
-    made = Row(name, f"fla {function}, float32 state", batch, "no pool", round(1e6 * seconds, 2), round(1e-6 * moved, 1),
-               round(copied(moved) / seconds, 3), 0.0)  # fmt: skip
-    print(made, flush=True)
-    return made
-
-
 def page(about: dict[str, Any], rows: list[Row]) -> str:
     """The table of results/gpu/serving.md."""
+    of_fla = f", fla {about['fla']}" if about.get("fla") else ""
     lines = [
         "# Decoding from a pool of states on a GPU",
         "",
-        f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}, {about['date']}; {H} heads of {D} channels, a "
-        f"bfloat16 pool. A row's rate is that of a copy of as many bytes in the same run. Made by "
+        f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}{of_fla}, {about['date']}; {H} heads of {D} "
+        f"channels, a bfloat16 pool. A row's rate is that of a copy of as many bytes in the same run. Made by "
         "`python -m benchmarks.serving`, which says how.",
         "",
         "| recurrence | what | B | rows | us | MB | of a copy's rate | steps |",
@@ -229,33 +224,33 @@ def page(about: dict[str, Any], rows: list[Row]) -> str:
 
 def main(
     json_path: Annotated[Path | None, typer.Option("--json", parser=places.file)] = None,
+    ops: Annotated[str, typer.Option("--ops", help="recurrences, separated by commas")] = ",".join(OPS),
     quick: Annotated[bool, typer.Option("--quick", help="one op, 64 sequences")] = False,
     tuning: Annotated[bool, typer.Option("--tune", help="other tiles and warps")] = False,
 ) -> None:
     """Measure, print, and write JSON with a Markdown table beside it."""
     import triton
 
-    ops = OPS[:1] if quick else OPS
-    for name in ops:
-        check(name)
-    if tuning:
-        return tune(ops[0])
-    rows: list[Row] = []
-    for name in ops:
-        for batch in (64,) if quick else (64, 256):
-            for random in (False, True):
-                rows += measure(name, batch, random)
-            theirs = fla(name, batch)
-            rows += [theirs] if theirs else []
     about = {
         "date": datetime.date.today().isoformat(),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
+        "fla": peers.version("fla-core"),
     }
-    if json_path:
-        json_path.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-        json_path.with_suffix(".md").write_text(page(about, rows))
+    names = OPS[:1] if quick else [x for x in ops.split(",") if x]
+    for name in names:
+        check(name)
+    if tuning:
+        return tune(names[0])
+    rows: list[Row] = []
+    for name in names:
+        for batch in (64,) if quick else (64, 256):
+            for random in (False, True):
+                rows += measure(name, batch, random)
+        if json_path:
+            json_path.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+            json_path.with_suffix(".md").write_text(page(about, rows))
     return None
 
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from benchmarks import (
     report,
     rounding,
     serving,
+    serving_peers,
     timing,
     transformers_models,
     tuning,
@@ -37,7 +39,7 @@ from benchmarks import (
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
-from chunkform.generated import retention
+from chunkform.generated import lightning_attention, retention
 from chunkform.runtime.launch import replay
 from chunkform.runtime.op.op import Argument, Signature
 from chunkform.spec.language.load import published
@@ -518,6 +520,37 @@ def test_the_first_configuration_that_runs_is_taken_untimed(monkeypatch):
     for n in (1, 1, 2):
         tuner.run(n)
     assert kernel.runs == [100, 40, 40, 40, 100, 40, 40]  # found and run; run; another key: found and run
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.05])
+def test_fla_is_timed_in_serving_only_where_it_agrees(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for fla's function, whose outputs are ours, or 5 % more."""
+
+    def fused_recurrent_simple_gla(
+        g: torch.Tensor, scale: float, **given: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        o, state = lightning_attention(log_lam=g, **given)
+        return factor * scale * o, state
+
+    stand_in = ModuleType("fla.ops.simple_gla")
+    stand_in.fused_recurrent_simple_gla = fused_recurrent_simple_gla  # type: ignore[attr-defined]
+    for name in ("fla", "fla.ops", "fla.ops.simple_gla"):
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    many = {n: torch.randn(2, 3, 2, 16) / 4 for n in "qkv"} | {"log_lam": -torch.rand(2, 3, 2)}
+    if factor == 1.0:
+        serving_peers.check("lightning_attention", lightning_attention, many)
+        timed = list(
+            serving_peers.alone(
+                "lightning_attention",
+                lightning_attention,
+                {n: x[:, 0] for n, x in many.items()},
+                [torch.zeros(2, 2, 16, 16)],
+            )
+        )
+        assert [(len(rounds), moved) for _, rounds, moved in timed] == [(1, 2 * 4096 + 4 * 256 + 16)] * 2
+        return
+    with pytest.raises(AssertionError, match=r"lightning_attention: outputs: fla's are 5.0e-02 from ours"):
+        serving_peers.check("lightning_attention", lightning_attention, many)
 
 
 WRITING = (around, compile_time, decode, drift, first_calls, host, kernels, serving, transformers_models)
