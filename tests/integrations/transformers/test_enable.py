@@ -8,6 +8,7 @@ import pytest
 import torch
 from shared import tiny_models
 from shared.forked import code
+from shared.routing import in_bfloat16, in_float32, together
 from shared.tiny_models import differences, greedy, of_rounding, tiny, tokens, trained
 
 from chunkform.errors import ArgumentError
@@ -18,6 +19,7 @@ enable, models = enabled.enable, enabled.models
 
 QUICK = ["mamba2", "qwen3_5"]
 LATER = sorted(set(tiny_models.MODELS) - set(QUICK))
+AUTOCAST = sorted(set(tiny_models.MODELS) - {"mamba2", "qwen3_next"})  # one without experts, one with, at once
 every = [*QUICK, *(pytest.param(n, marks=pytest.mark.long) for n in LATER)]
 
 
@@ -45,6 +47,17 @@ def test_logits_loss_gradients_and_generated_text_are_the_librarys(name):
         found, same = trained(model, ids), greedy(model, ids[:, :9], 64)
     check(model, ids, before, found)
     assert torch.equal(text, same)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_next", *(pytest.param(n, marks=pytest.mark.long) for n in AUTOCAST)])
+def test_under_autocast_a_model_is_as_near_to_float32_as_the_librarys_where_it_takes_the_same_experts(name):
+    model, ids = tiny(name), tokens(2, 40)
+    exact, right = in_float32(model, ids)
+    theirs, _ = in_bfloat16(model, ids, right.made)
+    with enable(model):
+        ours, _ = in_bfloat16(model, ids, right.made)
+    far, near = (differences(together(exact), together(x)) for x in (ours, theirs))
+    assert all(far[n] < 1.5 * near[n] for n in far), (far, near)
 
 
 @pytest.mark.parametrize("name", every)
