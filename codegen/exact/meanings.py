@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 from fractions import Fraction
 from functools import cache
+from math import inf
 
 import sympy
 
 from ..ir.evaluate import PRIME
 from ..ir.functions import FINITE, FINITE_EXP, KEEP_ZERO, RECIPROCAL
+from ..ir.ranges import LIMITS, Bound
 
 
 class Undefined:
@@ -39,6 +41,7 @@ class Undefined:
 
 UNDEFINED = Undefined()
 LN2 = 1 / Fraction(1.4426950408889634)  # what stands for the logarithm of 2: kernels multiply by one over it
+TURNS = frozenset("sin cos".split())
 UNIT = {"exp": LN2, "exp2": Fraction(1)}
 BASE = 37  # whose powers are all that the field has but zero
 SMALL = 2**40  # whole numbers below it are known by their residues, and have an order
@@ -115,6 +118,27 @@ def function_value(name: str, x: Fraction) -> Fraction:
     if name == FINITE:
         return x
     return _some(name, residue(x))
+
+
+@cache
+def bounded_value(name: str, x: Fraction) -> Fraction:
+    """The same between the bounds that the function has there (`ranges.py`). Residues have no such thing."""
+    value = function_value(name, x)
+    if value is not x and value == _some(name, residue(x)):
+        low, high = bounds_at(name, x)
+        if high < inf:
+            return high - value if low == -inf else low + (high - low) * value / 5
+        return value if low == -inf else low + value
+    return value
+
+
+def bounds_at(name: str, x: Fraction) -> tuple[Bound, Bound]:
+    """What a function's value at x is between, so far as its values at a few places say."""
+    if name in TURNS:
+        return -1, 1
+    known = LIMITS.get(name, {-inf: 0, inf: inf})
+    low = max((a for a in known if a <= x), default=min(known))
+    return known[low], min((b for a, b in known.items() if a > low), default=inf)
 
 
 def _some(name: str, x: int) -> Fraction:

@@ -62,8 +62,8 @@ class Point:
     def rng(self) -> random.Random:
         return random.Random(f"{self.seed}/{self.attempt}")
 
-    def array(self, rng: random.Random, axes: Iterable[str], *lead: int) -> Any:
-        return self.arithmetic.random(rng, (*lead, *(self.sizes[dim_of(a)] for a in axes)))
+    def array(self, rng: random.Random, axes: Iterable[str], *lead: int, decay: bool = False) -> Any:
+        return self.arithmetic.random(rng, (*lead, *(self.sizes[dim_of(a)] for a in axes)), decay)
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{n} = {k}" for n, k in self.sizes.items())

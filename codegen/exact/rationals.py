@@ -7,7 +7,8 @@ taken modulo the prime 2^61 - 1, as integers: a gate is many times faster so. Wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import wraps
@@ -21,6 +22,7 @@ from .meanings import (
     SMALL,
     UNDEFINED,
     NeedsOrder,
+    bounded_value,
     centred,
     function_value,
     irrational,
@@ -30,10 +32,12 @@ from .meanings import (
 )
 
 __all__ = [
-    "LN2", "UNDEFINED", "Rationals", "array", "in_field", "irrational", "is_in_field", "mapped", "needs_order", "same", "written",
+    "LN2", "UNDEFINED", "Rationals", "array", "in_field", "irrational", "is_in_field", "is_over_fractions", "mapped",
+    "needs_order", "over_fractions", "same", "written",
 ]  # fmt: skip
 P = ParamSpec("P")
 _FIELD: ContextVar[bool] = ContextVar("field", default=False)
+_BOUNDED: ContextVar[bool] = ContextVar("bounded", default=False)
 
 
 def in_field(gate: Callable[P, None]) -> Callable[P, None]:
@@ -58,6 +62,20 @@ def in_field(gate: Callable[P, None]) -> Callable[P, None]:
 
 def is_in_field() -> bool:
     return _FIELD.get()
+
+
+@contextmanager
+def over_fractions() -> Iterator[None]:
+    """In here functions have the bounds that `ranges.py` knows, and nothing is computed with residues, which can't have these."""
+    before = _BOUNDED.set(True)
+    try:
+        yield
+    finally:
+        _BOUNDED.reset(before)
+
+
+def is_over_fractions() -> bool:
+    return _BOUNDED.get()
 
 
 def needs_order() -> None:
@@ -92,7 +110,8 @@ class Rationals:
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         if _FIELD.get():
             return mapped(lambda x: UNDEFINED if x is UNDEFINED else residue_of_function(name, residue(x)), a)
-        return mapped(lambda x: UNDEFINED if x is UNDEFINED else function_value(name, x), a)
+        value = bounded_value if _BOUNDED.get() else function_value
+        return mapped(lambda x: UNDEFINED if x is UNDEFINED else value(name, x), a)
 
     def sum(self, a: np.ndarray, axis: int) -> np.ndarray:
         return array(a.sum(axis=axis) % PRIME if _FIELD.get() else a.sum(axis=axis))

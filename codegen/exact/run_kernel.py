@@ -66,7 +66,7 @@ from .entries import COMPARISONS, Entries, Fractions, Residues
 from .jit_source import NoMeaning, helper
 from .launch_memory import Memory, Tensor, Traffic
 from .meanings import NeedsOrder, written
-from .rationals import is_in_field
+from .rationals import is_in_field, is_over_fractions
 
 __all__ = ["Argument", "Called", "Exact", "Pointer", "Tensor", "Value", "one_program", "run"]
 Value: TypeAlias = (
@@ -104,12 +104,13 @@ def _run(
     arguments: Mapping[str, Argument],
     functions: Functions,
 ) -> None:
-    try:
-        _Launch(k.name, numbers, programs, rows, Residues(), functions).run(k, arguments)
-    except NeedsOrder:
-        if is_in_field():
-            raise
-        _Launch(k.name, numbers, programs, rows, Fractions(), functions).run(k, arguments)
+    if not is_over_fractions():
+        try:
+            return _Launch(k.name, numbers, programs, rows, Residues(), functions).run(k, arguments)
+        except NeedsOrder:
+            if is_in_field():
+                raise
+    _Launch(k.name, numbers, programs, rows, Fractions(), functions).run(k, arguments)
 
 
 def one_program(name: str, number: int, programs: int, entries: Entries, functions: Functions) -> _Launch:

@@ -75,17 +75,18 @@ def random_sequences(
     """Random values of each variable, and random initial states."""
     given = {v.name: _random(arithmetic, rng, shape_of(v, sizes, steps), v) for v in program.variables}
     initial = {
-        s.name: _within(arithmetic, arithmetic.random(rng, tuple(sizes[dim_of(a)] for a in s.axes)), s.domain)
+        s.name: within(arithmetic, arithmetic.random(rng, tuple(sizes[dim_of(a)] for a in s.axes)), s.domain)
         for s in program.states
     }
     return given, initial
 
 
 def _random(m: RandomNumbers, rng: random.Random, shape: tuple[int, ...], v: Var) -> np.ndarray:
-    return _within(m, m.random(rng, shape, decay=v.is_decay), v.domain)
+    return within(m, m.random(rng, shape, decay=v.is_decay), v.domain)
 
 
-def _within(m: RandomNumbers, value: np.ndarray, domain: Domain | None) -> np.ndarray:
+def within(m: RandomNumbers, value: np.ndarray, domain: Domain | None) -> np.ndarray:
+    """A random value, moved into a domain."""
     if domain is None or m.exact:
         return value
     low, high = domain

@@ -15,10 +15,11 @@ from ...ir.evaluate import Arithmetic, Env, evaluate, stacked
 from ...ir.expr import Node, dim_of, expand, leaf, leaves
 from ..chunkwise.compiled import Part
 from ..step.adjoint import Adjoint, gradient_name
+from ..step.decays import domain_of, known_range
 from ..step.elementwise import Scans
 from ..step.monoids import applied
 from .gates import random_cotangents, run_adjoint
-from .run_steps import random_sequences, run_steps, stored
+from .run_steps import random_sequences, run_steps, stored, within
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ def gate_scans(a: Adjoint, found: Scans) -> GateResult:
                 same = applied(e.kind, e.maps, leaf("state", s.name, s.axes))
                 for x in sorted(leaves(update, same)):
                     if x.attrs[:2] not in env:
-                        env[x.attrs[:2]] = m.random(
-                            rng, tuple(point.sizes[dim_of(y)] for y in x.attrs[2]), x.attrs[0].startswith("decay")
-                        )
+                        drawn = point.array(rng, x.attrs[2], decay=x.attrs[0].startswith("decay"))
+                        known = known_range(a.forward, x)
+                        env[x.attrs[:2]] = within(m, drawn, None if known is None else domain_of(known))
                 yield (
                     f"the state {e.state} after a step",
                     _value(expand(same, s.axes), env, m, point),

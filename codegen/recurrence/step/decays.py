@@ -46,7 +46,7 @@ def known_range(step: StepProgram, x: Node, ends: bool = False) -> Range | None:
     """What the spec says of a leaf's values; with `ends`, the bounds are among them, as they are for floats. They always are
     of a state, which may begin at one."""
     known = [((v.kind, v.name), v.domain, v.handed) for v in step.variables]
-    known += [(("state", s.name), s.domain, True) for s in step.states]
+    known += [((kind, s.name), s.domain, True) for s in step.states for kind in ("state", "trajectory")]
     for name, domain, of_state in known:
         if domain is not None and x.attrs[:2] == name:
             low, high = domain

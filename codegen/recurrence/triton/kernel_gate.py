@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,13 @@ from chunkform.runtime.torch_form.scans import LAWS, Extreme
 
 from ...exact.jit_source import NoMeaning
 from ...exact.memory import drawn
-from ...exact.rationals import UNDEFINED, Rationals, array, in_field, needs_order, same
+from ...exact.rationals import UNDEFINED, Rationals, array, in_field, needs_order, over_fractions, same
 from ...exact.run_kernel import Argument, Tensor, run
 from ...exact.runtime_source import module_of
 from ...ir.evaluate import BEYOND, Env, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
 from ...ir.kernel_ir import KernelFunction
+from ...ir.ranges import Range
 from .kernels.coupling_weights import TransitionKernel
 from .kernels.elementwise_scan import ScanKernel, states_of
 from .kernels.per_step import PER_STEP, Result, RowKernel
@@ -36,6 +39,7 @@ from .print.reserved import IMPORTS
 NUMBERS = Rationals()
 Arguments = dict[str, Argument]
 B, H = 2, 2
+NEGATIVE = Range(high=Fraction(0))
 EXTREMES: dict[str, Extreme] = {"maximum": max, "minimum": min}
 
 
@@ -93,11 +97,17 @@ class _Inputs:
             elif kind in ("input", "decay") and not known:  # one head, which all share
                 lead = (B, self.steps, 1)
             missing = not self.all_given and bool(optional & {f"{base}_p", f"{base}_sums"})
-            values = known.setdefault(tensor, self.draw((*lead, *shape)))
+            values = known.setdefault(tensor, within(self.draw((*lead, *shape)), self.range_of(x)))
             if missing:
                 values = self.filled((*lead, *shape), Fraction(0))
             self.arguments |= self.passed(base, kind, values, missing)
             self.env[kind, name] = NUMBERS.fn("exp", values) if kind.startswith("decay") else NUMBERS.taken(values)
+
+    def range_of(self, x: Node) -> Range | None:
+        """Which values a scan counts on."""
+        if not isinstance(self.k, ScanKernel) or self.k.kind == "affine":
+            return None
+        return NEGATIVE if x.attrs[0].startswith("decay") else self.k.ranges.get(x.attrs[:2])
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
         """Numbers of many bits: among few, some is 1 where a plan divides by 1 - z."""
@@ -118,6 +128,16 @@ class _Inputs:
         if kind not in PER_STEP:
             return {f"{base}_p": None if missing else Tensor(base, values.ravel())}
         return strided(base, values, missing)
+
+
+def within(values: np.ndarray, bounds: Range | None) -> np.ndarray:
+    """Numbers as they are drawn, moved between bounds."""
+    if bounds is None or (bounds.low == -inf and bounds.high == inf):
+        return values
+    size = abs(values)
+    if bounds.bounded:
+        return array(bounds.low + (bounds.high - bounds.low) * size / 32)
+    return array(bounds.low + size if bounds.low > -inf else bounds.high - size)
 
 
 def strided(base: str, values: np.ndarray, missing: bool = False) -> Arguments:
@@ -196,9 +216,10 @@ def _row_results(k: RowKernel, given: _Inputs, steps: int, blocks: int, all_give
 def _gate_scan(k: ScanKernel, f: KernelFunction) -> None:
     if k.kind != "affine":
         needs_order()  # of numbers, or of their sizes
-    for all_given in (True, False):
-        _gate_whole_scan(k, f, all_given)
-    _gate_parts(k, f)
+    with nullcontext() if k.kind == "affine" else over_fractions():
+        for all_given in (True, False):
+            _gate_whole_scan(k, f, all_given)
+        _gate_parts(k, f)
 
 
 def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:

@@ -31,6 +31,7 @@ from ....ir.launch_ir import (
 from ....ir.launch_ir import If as LaunchIf
 from ....ir.launch_ir import Statement as LaunchStatement
 from ....ir.launch_ir import stored as stored_to
+from ....ir.ranges import Range
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...step.elementwise import AFTER, BEFORE, Entry, value_of
@@ -57,12 +58,14 @@ ENTRYWISE = frozenset("leaf const number size add mul pow fn expand".split())
 
 @dataclass(frozen=True)
 class ScanKernel(RowKernel):
-    """A scan of an entry; `sometimes`: for which gradients it loads what it doesn't always."""
+    """A scan of an entry; `sometimes`: for which gradients it loads what it doesn't always. `ranges`: what is known of the values
+    of leaves, by kind and name."""
 
     state: str = ""
     entry: Entry | None = None
     forward: bool = True
     sometimes: Mapping[tuple[str, str], tuple[str, ...] | None] = field(default_factory=dict)
+    ranges: Mapping[tuple[str, str], Range] = field(default_factory=dict)
     sweeps = True
 
     @property

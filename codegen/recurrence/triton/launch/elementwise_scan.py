@@ -4,15 +4,18 @@ make what they can of each step on their way, and per-step kernels for the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ....ir.expr import Node, dim_of, leaf, walk
 from ....ir.launch_ir import Call, Expr, ref
+from ....ir.ranges import Range, Ranges
 from ....ir.step_program import StepProgram
 from ....printing.terms import Axes
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Map, Plan
 from ...normal_form.form import NormalForm
 from ...step.adjoint import gradient_name
+from ...step.decays import known_range
 from ...step.elementwise import AFTER, BEFORE, Entry, entrywise, over_stored, scans, value_of
 from ..kernels.elementwise_scan import beside, launched, scan_kernel
 from ..kernels.per_step import Result, printable
@@ -32,7 +35,17 @@ class ScanHost(Host):
         )
         values = {n: self._over_stored(program.outputs[n]) for n in wanted}
         self.made: dict[str, str] = {}  # values that scans make, and their tensors
+        self.rows: dict[Node, Node] = {}  # values in memory, and what they are
+        self.ranges = Ranges(self._known)
         super().__init__(c, Plan(NormalForm((), {}, values), (Map(values),), ()), backward, False, False, stem=stem)
+
+    def _known(self, x: Node) -> Range | None:
+        """What is known of a leaf's values."""
+        if x in self.rows:
+            return self.ranges(self.rows[x])
+        name, _, when = x.attrs[1].rpartition(".")
+        stored = x.attrs[0] == "stored" and when in (BEFORE, AFTER)
+        return known_range(self.step, leaf("state", name, x.axes) if stored else x)
 
     def _over_stored(self, x: Node) -> Node:
         """x over states as values of the step."""
@@ -78,7 +91,8 @@ class ScanHost(Host):
                 results.append(Result(self.names(x), x, axes, "torch.float32"))
         number = sum(k.sweeps for k in self.kernels) + 1
         kernel = scan_kernel(f"{self.kind}_scan_{number}", e, axes, forward, results, self.names, self._tensor)
-        self.kernels.append(kernel)
+        known = {y.attrs[:2]: self.ranges(y) for x in e.printed for y in walk(x) if y.op == "leaf"}
+        self.kernels.append(replace(kernel, ranges=known))
         first = ref(f"{self.names(leaf('state', e.state))}_first")
         self.body += launched(kernel, first, "False" if again else "finals" if forward else "True")
 
@@ -88,6 +102,7 @@ class ScanHost(Host):
             return x
         self.numbered += 1
         made = leaf("stored", f"rows.{self.numbered}", x.axes)
+        self.rows[made] = x
         if printable(x, x.axes):
             self.body += self._per_step([Result(self.names(made), x, x.axes, "torch.float32")])
         else:
