@@ -7,16 +7,21 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CellType, FunctionType, ModuleType, TracebackType
+from typing import SupportsIndex
+from weakref import WeakKeyDictionary
 
 from torch.nn import Module
 
 from chunkform.errors import ArgumentError
 
 Replacement = Callable[[object], object]  # of what a modeling module has by a name: what stands there instead
+Place = tuple[object, str, Replacement]  # an owner, and its attribute that is to be replaced
 
 MODELS = "transformers.models"
 OPS = {
@@ -58,13 +63,13 @@ def enable(model: Module | None = None) -> Enabled:
         raise ArgumentError(f"enable: model must be a torch module, or None for all models, got {model!r:.60}")
     if model is None:
         return Enabled(tuple(_everywhere()))
-    found = tuple(_in_model(model))
-    if not found:
+    places = tuple(_in_model(model))
+    if not places:
         raise ArgumentError(
             f"enable: {type(model).__name__} has no layer with a recurrence of the catalogue; there are "
             f"{', '.join(models())} in transformers {sys.modules['transformers'].__version__}"
         )
-    return Enabled(found)
+    return Enabled(places)
 
 
 @dataclass(frozen=True)
@@ -75,36 +80,76 @@ class Replaced:
     name: str
     before: object
 
-    def undo(self) -> None:
-        setattr(self.owner, self.name, self.before)
-
     def __repr__(self) -> str:
         owner = self.owner.__name__ if isinstance(self.owner, ModuleType | type) else type(self.owner).__name__
         return f"{owner}.{self.name}"
 
 
-@dataclass(frozen=True)
-class Enabled:
-    """What `enable` has replaced, until `disable()` or the end of a with block."""
+@dataclass
+class _Held:
+    """What an attribute was before, and who has it replaced."""
 
-    replaced: tuple[Replaced, ...]
+    before: object
+    by: set[object]
+
+
+_LOCK = threading.RLock()
+_HELD: WeakKeyDictionary[object, dict[str, _Held]] = WeakKeyDictionary()  # by owner and name
+
+
+class Enabled:
+    """What `enable` has replaced, until `disable()` or the end of a with block.
+
+    What was replaced before is left to who did it. A with block keeps all of it meanwhile, also where that is disabled first,
+    so that blocks may be nested, and overlap in several threads.
+    """
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._mark, self._places = object(), []
+        replaced = []
+        with _LOCK:
+            for owner, name, make in places:
+                held = _HELD.setdefault(owner, {})
+                self._places.append((weakref.ref(owner), name))
+                if name not in held:
+                    found = getattr(owner, name)
+                    before = getattr(found, "_chunkform", found)  # of a copy of a layer on our ops: the library's class
+                    held[name] = _Held(before, {self._mark})
+                    setattr(owner, name, make(before))
+                    replaced.append(Replaced(owner, name, before))
+        self.replaced = tuple(replaced)
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.replaced[:3]))
         return f"<Enabled: {len(self.replaced)} replaced, {shown}{', ..' if len(self.replaced) > 3 else ''}>"
 
     def disable(self) -> None:
-        """Put back what was there."""
-        for x in reversed(self.replaced):
-            x.undo()
+        """Put back what was there; a second time there is nothing to do."""
+        with _LOCK:
+            for owner, name, held in reversed([*self._held()]):
+                held.by.discard(self._mark)
+                if not held.by:
+                    setattr(owner, name, held.before)
+                    del _HELD[owner][name]
 
     def __enter__(self) -> Enabled:
+        with _LOCK:
+            for _, _, held in self._held():
+                held.by.add(self._mark)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.disable()
+
+    def _held(self) -> Iterator[tuple[object, str, _Held]]:
+        """All that this means and that is replaced."""
+        for reference, name in self._places:
+            owner = reference()
+            held = None if owner is None else _HELD.get(owner, {}).get(name)
+            if held is not None:
+                yield owner, name, held
 
 
 # --- what stands in whose place ---------------------------------------------------------------------------------------
@@ -164,49 +209,54 @@ def _found() -> tuple[tuple[str, str, str], ...]:
     return tuple(found)
 
 
-def _replacements(module: ModuleType) -> dict[str, object]:
-    """By name, what stands in the place of a modeling module's functions; what is ours stays."""
-    found = {}
-    for name, make in _functions().items():
-        before = getattr(module, name, None)
-        if before is not None and not _is_ours(before):
-            found[name] = make(before)
-    return found
+def _replaceable(module: ModuleType) -> dict[str, Replacement]:
+    """The names of a modeling module's functions in whose place others stand."""
+    return {name: make for name, make in _functions().items() if getattr(module, name, None) is not None}
 
 
 def _is_ours(x: object) -> bool:
     return getattr(x, "__module__", "").startswith(__package__)
 
 
-def _everywhere() -> Iterator[Replaced]:
+def _everywhere() -> Iterator[Place]:
     for _, _, name in _found():
         module = importlib.import_module(name)
-        for attribute, new in _replacements(module).items():
-            yield _set(module, attribute, new)
+        for attribute, make in _replaceable(module).items():
+            yield module, attribute, make
         for cls in [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == name]:
             method = _method(cls)
-            if method is not None and not _is_ours(cls.forward):
-                yield _set(cls, "forward", method(cls.forward))
-
-
-def _set(owner: object, name: str, new: object) -> Replaced:
-    before = getattr(owner, name)
-    setattr(owner, name, new)
-    return Replaced(owner, name, before)
+            if method is not None and "forward" in vars(cls):
+                yield cls, "forward", method
 
 
 # --- one model --------------------------------------------------------------------------------------------------------
 
 
-def _in_model(model: Module) -> Iterator[Replaced]:
+def _in_model(model: Module) -> Iterator[Place]:
     """Layers of the model become of a class of their own, whose methods see other functions than the module's."""
-    known = {name for _, _, name in _found()}
     for layer in model.modules():
-        home = next((c.__module__ for c in type(layer).__mro__ if c.__module__ in known), None)
-        if home is not None and not hasattr(type(layer), "_chunkform"):
-            cls = _own_class(type(layer), home)
-            if cls is not None:
-                yield _set(layer, "__class__", cls)
+        if _on_ops(getattr(type(layer), "_chunkform", type(layer))) is not None:
+            yield layer, "__class__", _on_ops
+
+
+def _on_ops(cls: type) -> type | None:
+    """A class as this one, on our ops; None where it is of no model with a recurrence, or calls none."""
+    known = {name for _, _, name in _found()}
+    home = next((c.__module__ for c in cls.__mro__ if c.__module__ in known), None)
+    return None if home is None else _own_class(cls, home)
+
+
+def _reduced(layer: Module, protocol: SupportsIndex) -> tuple[object, ...]:
+    """A layer on our ops as it is pickled: by the library's class, which every process has."""
+    own = type(layer)
+    make, given, *rest = own._chunkform.__reduce_ex__(layer, protocol)
+    return _remade, (make, *(own._chunkform if x is own else x for x in given)), *rest
+
+
+def _remade(make: Callable[..., Module], *given: object) -> Module:
+    layer = make(*given)
+    layer.__class__ = _on_ops(type(layer))
+    return layer
 
 
 @functools.cache
@@ -223,7 +273,7 @@ def _own_class(cls: type, home: str) -> type | None:
                 own[name] = new
     if not own:
         return None
-    made = type(cls.__name__, (cls,), own | {"_chunkform": True, "__module__": view.__name__})
+    made = type(cls.__name__, (cls,), own | {"_chunkform": cls, "__reduce_ex__": _reduced, "__module__": view.__name__})
     setattr(view, cls.__name__, made)
     return made
 
@@ -234,7 +284,8 @@ def _view(home: str) -> ModuleType:
     module = importlib.import_module(home)
     view = ModuleType(f"{home}_on_chunkform", module.__doc__)
     view.__dict__.update({n: x for n, x in vars(module).items() if n not in ("__name__", "__spec__", "__loader__")})
-    view.__dict__.update(_replacements(module))
+    functions = {n: (make, getattr(module, n)) for n, make in _replaceable(module).items()}
+    view.__dict__.update({n: x if _is_ours(x) else make(x) for n, (make, x) in functions.items()})
     sys.modules[view.__name__] = view
     return view
 

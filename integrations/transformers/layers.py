@@ -116,20 +116,29 @@ class HasBackbone(Protocol):
     backbone: torch.nn.Module
 
 
+class Telling:
+    """A model as its own forward sees it, whose backbone is told more. Nothing of the model changes, for others may run it."""
+
+    def __init__(self, model: HasBackbone, **more: object) -> None:
+        self._model, self._more = model, more
+
+    def backbone(self, *arguments: object, **options: object) -> object:
+        return self._model.backbone(*arguments, **options, **self._more)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+
 def handing_on(forward: Callable[..., object]) -> Callable[..., object]:
     """A model's forward that also tells its backbone where packed sequences start; the library's own drops it."""
 
     @functools.wraps(forward)
     def with_boundaries(self: HasBackbone, *arguments: object, **options: object) -> object:
         starts, numbers = boundaries(options)
-        packed = {"cu_seq_lens_q": starts} if starts is not None else {"seq_idx": numbers}
         if starts is None and numbers is None:
             return forward(self, *arguments, **options)
-        hook = self.backbone.register_forward_pre_hook(lambda _, given, more: (given, more | packed), with_kwargs=True)
-        try:
-            return forward(self, *arguments, **options)
-        finally:
-            hook.remove()
+        packed = {"cu_seq_lens_q": starts} if starts is not None else {"seq_idx": numbers}
+        return forward(Telling(self, **packed), *arguments, **options)
 
     with_boundaries.__module__ = __name__  # what says whose it is
     return with_boundaries

@@ -1,8 +1,12 @@
 """Models of transformers on generated ops, against the library's own functions of plain torch."""
 
+import copy
+import gc
 import importlib
 import inspect
 import itertools
+import pickle
+import weakref
 
 import pytest
 import torch
@@ -172,6 +176,75 @@ def test_all_models_or_one_and_back_again():
     assert type(other.model.layers[0].linear_attn) is kind and module.torch_chunk_gated_delta_rule is before
     on.disable()
     assert type(one.model.layers[0].linear_attn) is kind
+
+
+def test_blocks_may_overlap_and_a_second_end_changes_nothing():
+    module = importlib.import_module("transformers.models.qwen3_5.modeling_qwen3_5")
+    before, model = module.torch_chunk_gated_delta_rule, tiny("qwen3_5")
+    kind = type(model.model.layers[0].linear_attn)
+    for meant in ((), (model,)):
+        first, second = enable(*meant), enable(*meant)
+        assert first.replaced and not second.replaced
+        with second:
+            first.disable()  # as another thread's block may end
+            assert (module.torch_chunk_gated_delta_rule is before) == bool(meant)
+            assert (type(model.model.layers[0].linear_attn) is kind) != bool(meant)
+        assert module.torch_chunk_gated_delta_rule is before and type(model.model.layers[0].linear_attn) is kind
+        with enable(*meant):
+            first.disable()
+            assert (module.torch_chunk_gated_delta_rule is before) == bool(meant)
+            assert (type(model.model.layers[0].linear_attn) is kind) != bool(meant)
+
+
+def test_a_model_on_our_ops_is_copied_and_pickled_as_one():
+    model, ids = tiny("mamba2"), tokens(1, 9)
+    kind = type(model.backbone.layers[0].mixer)
+    with enable(model):
+        copied, text = copy.deepcopy(model), pickle.dumps(model)
+        ours, logits = type(model.backbone.layers[0].mixer), model(ids).logits
+    assert b"on_chunkform" not in text  # a name that other processes don't have
+    for again in (copied, pickle.loads(text)):
+        assert type(again.backbone.layers[0].mixer) is ours and torch.equal(again(ids).logits, logits)
+        enable(again).disable()
+        assert type(again.backbone.layers[0].mixer) is kind
+
+
+def test_a_model_that_is_not_kept_is_freed():
+    model = tiny("mamba2")
+    enable(model)
+    layer = weakref.ref(model.backbone.layers[0].mixer)
+    del model
+    gc.collect()
+    assert layer() is None
+
+
+def test_what_one_call_is_told_of_packed_sequences_no_other_is():
+    """Another thread may run the model meanwhile."""
+    model, row = tiny("mamba2"), tokens(1, 24)
+    numbers = torch.repeat_interleave(torch.arange(3), torch.tensor([9, 1, 14]))[None].int()
+    found = []
+
+    def meanwhile(*_):
+        if not found:
+            found.append(None)
+            found[0] = model(row, use_cache=False).logits
+
+    with torch.no_grad(), enable(model):
+        alone = model(row, use_cache=False).logits
+        model.backbone.embeddings.register_forward_hook(meanwhile)
+        packed = model(row, use_cache=False, seq_idx=numbers).logits
+    assert torch.equal(found[0], alone) and not torch.allclose(packed, alone, atol=1e-3)
+
+
+@pytest.mark.long
+def test_packed_sequences_in_one_graph():
+    model, row = tiny("mamba2"), tokens(1, 24)
+    numbers = torch.repeat_interleave(torch.arange(3), torch.tensor([9, 1, 14]))[None].int()
+    torch._dynamo.reset()
+    with torch.no_grad(), enable(model):
+        wanted = model(row, use_cache=False, seq_idx=numbers).logits
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        assert torch.allclose(compiled(row, use_cache=False, seq_idx=numbers).logits, wanted, atol=1e-5)
 
 
 def test_a_model_without_such_a_layer_is_told_of_those_that_have_one():
