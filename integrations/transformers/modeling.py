@@ -53,7 +53,7 @@ class RecurrentMixer(nn.Module):
     ) -> tuple[Tensor, None]:
         cache = the_cache(cache, kwargs)
         layer = None if cache is None else cache.layers[self.layer_idx]
-        before = None if layer is None else kept(layer)
+        before, seen = (None, 0) if layer is None else (kept(layer), steps_of(layer))
         steps = hidden_states.shape[1]
         if padding_mask is not None:
             padding_mask = padding_mask[:, -steps:].bool()
@@ -69,7 +69,7 @@ class RecurrentMixer(nn.Module):
             y, after = self.mixer(hidden_states, before, cu_seq_lens_q, output_cache=True)
         if layer is not None and after is not None:
             keep(layer, after)
-            layer.steps = getattr(layer, "steps", 0) + steps
+            layer.steps = seen + steps
         return y, None
 
     def _padded_on_the_right(self, x: Tensor, layer: object, mask: Tensor) -> Tensor:
@@ -110,6 +110,11 @@ def kept(layer: LinearAttentionLayer) -> MixerCache | None:
     tail = last if layer.has_tail else None
     states = states if layer.has_tail else [*states, last]
     return MixerCache(states[0] if len(states) == 1 else tuple(states), tail)
+
+
+def steps_of(layer: object) -> int:
+    """How many steps a layer of a cache has seen since it was made or reset."""
+    return getattr(layer, "steps", 0) if getattr(layer, "has_previous_state", {0: False})[0] else 0
 
 
 def keep(layer: LinearAttentionLayer, found: MixerCache) -> None:
@@ -277,7 +282,22 @@ class RecurrentCache(DynamicCache):
     is_compileable = False  # states are put into it new, not written in place
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return getattr(self.layers[layer_idx], "steps", 0) if layer_idx < len(self.layers) else 0
+        return steps_of(self.layers[layer_idx]) if layer_idx < len(self.layers) else 0
+
+
+def unseen(cache: Cache, input_ids: Tensor, given: dict[str, object]) -> int | None:
+    """How many of the tokens a cache of recurrent layers hasn't seen; None for all. A longer mask says that these are new."""
+    embedded, told = given.get("inputs_embeds"), [given.get(n) for n in ("attention_mask", "position_ids")]
+    count = embedded.shape[1] if isinstance(embedded, Tensor) else input_ids.shape[1]
+    seen = steps_of(cache.layers[0]) if all(isinstance(x, LinearAttentionLayer) for x in cache.layers) else 0
+    if seen == 0 or any(isinstance(x, Tensor) and x.shape[-1] > count for x in told):
+        return None
+    if seen >= count:
+        raise ArgumentError(
+            f"the cache has seen {seen} tokens, and {count} are given: give all of them, those that it has seen too; or new "
+            f"ones, with an attention_mask of all, [B, {seen + count}]"
+        )
+    return count - seen
 
 
 class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
@@ -315,6 +335,16 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, hidden_states=found.hidden_states, **{CACHE: found.get(CACHE)}
         )
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: object
+    ) -> dict[str, object]:
+        """Of a cache that has seen some of the tokens, the rest; the library has it so where a layer is a softmax one."""
+        cache = kwargs.get(CACHE)
+        if next_sequence_length is None and kwargs.get("is_first_iteration") and isinstance(cache, Cache):
+            next_sequence_length = unseen(cache, input_ids, kwargs)
+        found: dict[str, object] = super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
+        return found
 
     def _prepare_cache_for_generation(
         self, generation_config: object, model_kwargs: dict[str, object], *more: object

@@ -135,6 +135,24 @@ def test_generation_takes_decoding_steps_and_beams(given):
 
 
 @every
+def test_generation_goes_on_from_a_cache_of_a_prefix(given):
+    """With all tokens, or with the new ones and a mask of all."""
+    m, ids = model(**given), torch.randint(1, 64, (2, 9))
+    said = {"max_new_tokens": 4, "do_sample": False}
+    wanted, prefix = m.generate(ids, **said), transformers.DynamicCache(config=m.config)
+    with torch.no_grad():
+        m(ids[:, :6], cache=prefix)
+    assert torch.equal(m.generate(ids, cache=copy.deepcopy(prefix), **said), wanted)
+    new = m.generate(ids[:, 6:], cache=copy.deepcopy(prefix), attention_mask=torch.ones_like(ids), **said)
+    assert torch.equal(new[:, 3:], wanted[:, 9:])
+    if "full_attention" not in m.config.layer_types:
+        with pytest.raises(ArgumentError, match="has seen 6 tokens, and 3 are given"):
+            m.generate(ids[:, 6:], cache=copy.deepcopy(prefix), **said)
+    prefix.reset()
+    assert torch.equal(m.generate(ids, cache=prefix, **said), wanted)
+
+
+@every
 def test_saved_and_loaded_by_its_kind_alone(given, tmp_path):
     m, ids = model(**given), torch.randint(1, 64, (1, 9))
     m.save_pretrained(tmp_path)
