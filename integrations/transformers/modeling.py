@@ -6,6 +6,7 @@ model = ChunkformForCausalLM(ChunkformConfig(mixer="kimi_delta_attention", vocab
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -285,11 +286,16 @@ class RecurrentCache(DynamicCache):
         return steps_of(self.layers[layer_idx]) if layer_idx < len(self.layers) else 0
 
 
+def recurrent(cache: Cache) -> bool:
+    """Are all layers of a cache recurrent ones, of which the library knows no length?"""
+    return len(cache.layers) > 0 and all(isinstance(x, LinearAttentionLayer) for x in cache.layers)
+
+
 def unseen(cache: Cache, input_ids: Tensor, given: dict[str, object]) -> int | None:
-    """How many of the tokens a cache of recurrent layers hasn't seen; None for all. A longer mask says that these are new."""
+    """How many of the tokens a cache hasn't seen; None for all. A longer mask says that these are new."""
     embedded, told = given.get("inputs_embeds"), [given.get(n) for n in ("attention_mask", "position_ids")]
     count = embedded.shape[1] if isinstance(embedded, Tensor) else input_ids.shape[1]
-    seen = steps_of(cache.layers[0]) if all(isinstance(x, LinearAttentionLayer) for x in cache.layers) else 0
+    seen = max((steps_of(x) for x in cache.layers), default=0)
     if seen == 0 or any(isinstance(x, Tensor) and x.shape[-1] > count for x in told):
         return None
     if seen >= count:
@@ -336,12 +342,13 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
             loss=loss, logits=logits, hidden_states=found.hidden_states, **{CACHE: found.get(CACHE)}
         )
 
+    @functools.wraps(GenerationMixin.prepare_inputs_for_generation)  # whose arguments `generate` lets through
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: object
     ) -> dict[str, object]:
         """Of a cache that has seen some of the tokens, the rest; the library has it so where a layer is a softmax one."""
         cache = kwargs.get(CACHE)
-        if next_sequence_length is None and kwargs.get("is_first_iteration") and isinstance(cache, Cache):
+        if kwargs.get("is_first_iteration") and isinstance(cache, Cache) and (next_sequence_length or 0) < 1:
             next_sequence_length = unseen(cache, input_ids, kwargs)
         found: dict[str, object] = super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
         return found
@@ -349,12 +356,21 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(
         self, generation_config: object, model_kwargs: dict[str, object], *more: object
     ) -> bool:
-        own = CACHE == "past_key_values" and model_kwargs.get(CACHE) is None
+        given = model_kwargs.get(CACHE)
         found: bool = super()._prepare_cache_for_generation(generation_config, model_kwargs, *more)
         made = model_kwargs.get(CACHE)
-        if own and type(made) is DynamicCache and all(isinstance(x, LinearAttentionLayer) for x in made.layers):
-            model_kwargs[CACHE] = RecurrentCache(config=self.config)
+        if CACHE == "past_key_values" and isinstance(made, Cache) and recurrent(made):
+            if given is None:
+                model_kwargs[CACHE] = RecurrentCache(config=self.config)
+            elif type(made) is DynamicCache:
+                made.__class__ = RecurrentCache
         return found
+
+    def generate(self, *arguments: object, **options: object) -> object:
+        """The library's, to which a cache goes by the name that it has for it."""
+        cache = options.pop("cache", None)
+        cache = the_cache(cache if isinstance(cache, Cache) else None, options)
+        return super().generate(*arguments, **options, **({} if cache is None else {CACHE: cache}))
 
 
 AutoConfig.register("chunkform", ChunkformConfig, exist_ok=True)

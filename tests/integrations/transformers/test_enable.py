@@ -7,6 +7,7 @@ import inspect
 import itertools
 import pickle
 import weakref
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_left_and_right_padding(name):
 
 
 def test_every_model_that_calls_a_recurrence_is_found_and_each_function_takes_what_the_librarys_takes():
-    assert set(models()) == set(tiny_models.MODELS)
+    assert set(models()) == {n for n in tiny_models.MODELS if find_spec(f"transformers.models.{n}")}
     ours = enabled._functions()
     for name in models():
         module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
