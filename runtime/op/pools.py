@@ -101,9 +101,20 @@ def call_in_pool(
         pool.write(rows, after)
     else:
         write_rows(pools, after, rows)
-    if given.get("cu_seqlens") is None:
-        outputs = [kept_rows(x, rows >= 0, None) for x in outputs]
-    return (*outputs, pool)
+    starts = given.get("cu_seqlens")
+    if not isinstance(starts, Tensor):
+        return (*(kept_rows(x, rows >= 0, None) for x in outputs), pool)
+    real = steps_of_rows(rows >= 0, starts, outputs[0].shape[1])
+    return (*(kept_rows(x[0], real, None).unsqueeze(0) for x in outputs), pool)
+
+
+def steps_of_rows(real: Tensor, starts: Tensor, steps: int) -> Tensor:
+    """Of each packed step, whether its sequence's row is real; real is [N], starts [N + 1]."""
+    if real.shape[0] == 0:
+        return torch.zeros(steps, dtype=torch.bool, device=real.device)
+    time = torch.arange(steps, device=real.device, dtype=starts.dtype)
+    which = torch.searchsorted(starts[1:].to(real.device).contiguous(), time, right=True)
+    return real.index_select(0, which.clamp(max=real.shape[0] - 1))
 
 
 def pools_of(name: str, argument: str, signature: Signature, pool: object) -> list[Tensor]:

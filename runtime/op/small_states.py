@@ -18,7 +18,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from .rows import read_rows, write_rows
+from .rows import read_rows, told, write_rows
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 DTYPES = (torch.int8, torch.float8_e4m3fn, torch.bfloat16)
@@ -70,8 +70,19 @@ class SmallPool:
             raise ArgumentError(
                 f"SmallPool: dtype must be torch.int8, torch.float8_e4m3fn or torch.bfloat16, got {dtype}"
             )
+        states = getattr(op, "states", None)
+        if states is None:
+            raise ArgumentError(f"SmallPool: op must be an op, whose states are known, got {told(op)}")
+        for what, count in {"rows": rows, "heads": heads, **dims}.items():
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                raise ArgumentError(f"SmallPool: {what} must be a number, 0 or more, got {told(count)}")
+        missing = sorted({d for _, axes in states for d in axes} - {*dims})
+        if missing:
+            raise ArgumentError(
+                f"SmallPool: dims must have the sizes of {', '.join(missing)} as well, got {dict(dims)}"
+            )
         made: list[Small] = []
-        for _, axes in op.states:  # type: ignore[attr-defined]
+        for _, axes in states:
             kind = dtype if axes else torch.float32
             shape = (rows, heads, *(dims[d] for d in axes))
             scaled = kind in LARGEST

@@ -86,6 +86,19 @@ def test_a_prefill_in_pieces_goes_on_from_the_pool(op):
         assert torch.equal(x[[0, 1, 2, 4, 6]], z[[0, 1, 2, 4, 6]])
 
 
+def test_packed_padding_is_zero_whatever_its_arguments_are():
+    row, pool = given(gated_delta_rule, 1, 12), pool_of(gated_delta_rule)
+    before, starts, rows = pool.clone(), torch.tensor([0, 4, 4, 9, 12]), torch.tensor([-1, 5, 2, -1])
+    row["v"][:, :4] = float("nan")
+    o, _ = gated_delta_rule(**row, state_pool=pool, state_indices=rows, cu_seqlens=starts)
+    alone = {n: x[:, 4:9] for n, x in row.items()}
+    wanted, last = gated_delta_rule(**alone, initial_state=before[2:3], output_final_state=True)
+    assert torch.equal(o[:, 4:9], wanted) and torch.equal(pool[2], last[0])
+    assert (
+        not o[:, :4].any() and not o[:, 9:].any() and torch.equal(pool[[0, 1, 3, 4, 5, 6]], before[[0, 1, 3, 4, 5, 6]])
+    )
+
+
 def test_a_packed_prefill_then_steps():
     op, lengths = lightning_attention, [5, 0, 9]
     starts = torch.tensor([0, 5, 5, 14])

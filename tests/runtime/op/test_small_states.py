@@ -105,6 +105,12 @@ def test_bytes_and_mistakes():
     assert len(pool) == 10 and pool.bytes == 10 * H * (64 * (64 + 4) + 4)  # and a count for each row and head
     with pytest.raises(ArgumentError, match=r"dtype must be torch.int8, .* got torch.int16"):
         SmallPool.zeros(call, 10, H, SIZES, torch.int16)
+    with pytest.raises(ArgumentError, match=r"dims must have the sizes of e as well, got {'d': 64}"):
+        SmallPool.zeros(call, 10, H, {"d": 64})
+    with pytest.raises(ArgumentError, match="op must be an op, whose states are known, got 'gated_delta_rule'"):
+        SmallPool.zeros("gated_delta_rule", 10, H, SIZES)
+    with pytest.raises(ArgumentError, match="rows must be a number, 0 or more, got -1"):
+        SmallPool.zeros(call, -1, H, SIZES)
     tensors, _ = arguments("gated_delta_rule", 2, 1, H, SIZES)
     rows = {"state_indices": torch.tensor([0, 1])}
     with pytest.raises(ArgumentError, match="state_indices must be a tensor"):
