@@ -78,7 +78,7 @@ from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -716,7 +716,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8225afe928aeb5f2")
+    config = choose(some.dtype, (D, E), "345d14862a77f353")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1165,7 +1165,7 @@ def backward_read_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     dq2 = dq  # (26) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (26) dq
-    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    v_do = tl.trans(do_v) if EXACT else tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads2 = v_do
     own2 = diagonal(reads2, C)
     decayed3 = decayed_sum(
@@ -1308,7 +1308,9 @@ def backward_read_1_slow(
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (26) dq
-                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                v_do = (
+                    tl.trans(do_v) if EXACT else tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")
+                )  # v do^T
                 reads2 = v_do
                 own2 = diagonal(reads2, C)
                 decayed3 = decayed_sum(
@@ -1357,7 +1359,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8225afe928aeb5f2")
+    config = choose(some.dtype, (D, E), "345d14862a77f353")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1632,25 +1634,26 @@ def steps_kernel(
             v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
             alpha = tl.exp(alpha_prefetched.to(tl.float32))
             alpha_prefetched = tl.load(alpha_at + then * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
-            t1 = alpha[:, None] * S + k[:, None] * v[None, :]
-            t2 = tl.sum(q[:, None] * t1, axis=0)
+            k_q = tl.sum(k * q, axis=0)
+            t1 = tl.sum((alpha * q)[:, None] * S, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
-            next_S = (t1).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, k_q * v + t1, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_S = rounded_to(alpha[:, None] * S + k[:, None] * v[None, :], S_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

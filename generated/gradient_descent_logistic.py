@@ -32,6 +32,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
+from chunkform.runtime.chunk_kernels.split_precision import rounded_to
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -1213,25 +1214,28 @@ def steps_kernel(
             eta_prefetched = tl.load(eta_at + then * eta_stride1)
             W_x = tl.sum(x[None, :] * W, axis=1)
             error = tl.sigmoid(W_x) - y
-            t1 = W - (eta * error)[:, None] * x[None, :]
-            t2 = tl.sum(z[None, :] * t1, axis=1)
+            W_z = tl.sum(z[None, :] * W, axis=1)
+            x_z = tl.sum(x * z, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_m, t2, mask=in_m)
-            next_W = (tl.where(in_m[:, None], t1, 0.0)).to(W_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_W_at
-                        + kept_row * kept_W_stride0
-                        + head * kept_W_stride1
-                        + at_m[:, None] * kept_W_stride2
-                        + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
-                    )
-            W = next_W.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_m, W_z - eta * x_z * error, mask=in_m)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_W = rounded_to(
+                    tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0), W_at.dtype.element_ty
+                )
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_W_at
+                            + kept_row * kept_W_stride0
+                            + head * kept_W_stride1
+                            + at_m[:, None] * kept_W_stride2
+                            + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
+                        )
+                W = next_W
         if ends:
             tl.store(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, W, mask=in_m_n)
 

@@ -113,6 +113,7 @@ from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
+from chunkform.runtime.chunk_kernels.split_precision import rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -4085,30 +4086,31 @@ def steps_kernel(
             t3 = tl.sum(z[None, :] * t2, axis=1)
             if yields:
                 tl.store(o_at + now * o_stride1 + at_m, t3, mask=in_m)
-            next_V = (t1).to(V_at.dtype.element_ty)
-            next_W = (t2).to(W_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_V_at
-                        + kept_row * kept_V_stride0
-                        + head * kept_V_stride1
-                        + at_m[:, None] * kept_V_stride2
-                        + at_n[None, :] * kept_V_stride3, next_V, mask=in_m_n,
-                    )
-                    tl.store(
-                        kept_W_at
-                        + kept_row * kept_W_stride0
-                        + head * kept_W_stride1
-                        + at_m[:, None] * kept_W_stride2
-                        + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
-                    )
-            V = next_V.to(tl.float32)
-            W = next_W.to(tl.float32)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_V = rounded_to(t1, V_at.dtype.element_ty)
+                next_W = rounded_to(t2, W_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_V_at
+                            + kept_row * kept_V_stride0
+                            + head * kept_V_stride1
+                            + at_m[:, None] * kept_V_stride2
+                            + at_n[None, :] * kept_V_stride3, next_V, mask=in_m_n,
+                        )
+                        tl.store(
+                            kept_W_at
+                            + kept_row * kept_W_stride0
+                            + head * kept_W_stride1
+                            + at_m[:, None] * kept_W_stride2
+                            + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
+                        )
+                V = next_V
+                W = next_W
         if ends:
             tl.store(V_at + at_m[:, None] * V_stride2 + at_n[None, :] * V_stride3, V, mask=in_m_n)
             tl.store(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, W, mask=in_m_n)

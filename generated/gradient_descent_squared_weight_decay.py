@@ -2869,25 +2869,26 @@ def steps_kernel(
             keep_prefetched = tl.load(keep_at + then * keep_stride1)
             x_W = tl.sum(x[None, :] * W, axis=1)
             error = x_W - y
-            t1 = keep * W - (eta * error)[:, None] * x[None, :]
-            t2 = tl.sum(z[None, :] * t1, axis=1)
+            W_z = tl.sum(z[None, :] * W, axis=1)
+            x_z = tl.sum(x * z, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_m, t2, mask=in_m)
-            next_W = (t1).to(W_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_W_at
-                        + kept_row * kept_W_stride0
-                        + head * kept_W_stride1
-                        + at_m[:, None] * kept_W_stride2
-                        + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
-                    )
-            W = next_W.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_m, keep * W_z - eta * x_z * error, mask=in_m)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_W = rounded_to(keep * W - (eta * error)[:, None] * x[None, :], W_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_W_at
+                            + kept_row * kept_W_stride0
+                            + head * kept_W_stride1
+                            + at_m[:, None] * kept_W_stride2
+                            + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
+                        )
+                W = next_W
         if ends:
             tl.store(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, W, mask=in_m_n)
 

@@ -1749,21 +1749,22 @@ def steps_kernel(
             w = t1 * t2
             if yields:
                 tl.store(v_at + now * v_stride1 + at_e, w, mask=in_e)
-            next_s = (lam * s + (t1 * k)[:, None] * t2[None, :]).to(s_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_s_at
-                        + kept_row * kept_s_stride0
-                        + head * kept_s_stride1
-                        + at_d[:, None] * kept_s_stride2
-                        + at_e[None, :] * kept_s_stride3, next_s, mask=in_d_e,
-                    )
-            s = next_s.to(tl.float32)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_s = rounded_to(lam * s + (t1 * k)[:, None] * t2[None, :], s_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_s_at
+                            + kept_row * kept_s_stride0
+                            + head * kept_s_stride1
+                            + at_d[:, None] * kept_s_stride2
+                            + at_e[None, :] * kept_s_stride3, next_s, mask=in_d_e,
+                        )
+                s = next_s
         if ends:
             tl.store(s_at + at_d[:, None] * s_stride2 + at_e[None, :] * s_stride3, s, mask=in_d_e)
 

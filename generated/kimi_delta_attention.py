@@ -97,7 +97,7 @@ from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -832,7 +832,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f93dfb5894e8025e")
+    config = choose(some.dtype, (D, E), "94efa07b3926ee6b")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1406,7 +1406,9 @@ def backward_read_1(
         else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
     )
     dk = -(read * alpha)  # so far
-    write1_dv = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
+    write1_dv = (
+        tl.trans(dv_write1) if EXACT else tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")
+    )  # write1 dv^T
     reads2 = write1_dv
     decayed2 = decayed_sum(
         reads2, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a, alpha_n,
@@ -1444,7 +1446,9 @@ def backward_read_1(
     dk2 = (beta[:, None] * read2) + dk  # dk
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk2, mask=i_new[:, None] & d_ok[None, :])  # dk
     S_late_ = ((-beta[:, None] * apart) + dk) * k.to(tl.float32)  # so far
-    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    do_write1 = (
+        tl.trans(write1_do) if EXACT else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+    )  # do write1^T
     reads4 = do_write1
     own2 = diagonal(reads4, C)
     decayed5 = decayed_sum(
@@ -1611,7 +1615,11 @@ def backward_read_1_slow(
                     else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
                 )
                 dk = -(read * alpha)  # so far
-                write1_dv = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
+                write1_dv = (
+                    tl.trans(dv_write1)
+                    if EXACT
+                    else tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")
+                )  # write1 dv^T
                 reads2 = write1_dv
                 decayed2 = decayed_sum(
                     reads2, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
@@ -1658,7 +1666,11 @@ def backward_read_1_slow(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk2, mask=i_new[:, None] & d_ok[None, :]
                 )  # dk
                 S_late_ = ((-beta[:, None] * apart) + dk) * k.to(tl.float32)  # so far
-                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                do_write1 = (
+                    tl.trans(write1_do)
+                    if EXACT
+                    else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+                )  # do write1^T
                 reads4 = do_write1
                 own2 = diagonal(reads4, C)
                 decayed5 = decayed_sum(
@@ -1701,7 +1713,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f93dfb5894e8025e")
+    config = choose(some.dtype, (D, E), "94efa07b3926ee6b")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2009,27 +2021,29 @@ def steps_kernel(
             beta_prefetched = tl.load(beta_at + then * beta_stride1)
             alpha = tl.exp(alpha_prefetched.to(tl.float32))
             alpha_prefetched = tl.load(alpha_at + then * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
-            decayed = alpha[:, None] * S
             t1 = tl.sum((alpha * k)[:, None] * S, axis=0)
-            t2 = decayed + (beta * k)[:, None] * (v - t1)[None, :]
-            t3 = tl.sum(q[:, None] * t2, axis=0)
+            t2 = v - t1
+            t3 = tl.sum((alpha * q)[:, None] * S, axis=0)
+            k_q = tl.sum(k * q, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-            next_S = (t2).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, t3 + beta * k_q * t2, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                decayed = alpha[:, None] * S
+                next_S = rounded_to(decayed + (beta * k)[:, None] * t2[None, :], S_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

@@ -2103,25 +2103,26 @@ def steps_kernel(
             k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
             v = v_prefetched.to(tl.float32)
             v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            t1 = k[:, None] * v[None, :] + gamma * S
-            t2 = tl.sum(q[:, None] * t1, axis=0)
+            S_q = tl.sum(q[:, None] * S, axis=0)
+            k_q = tl.sum(k * q, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
-            next_S = (t1).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, gamma * S_q + k_q * v, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_S = rounded_to(k[:, None] * v[None, :] + gamma * S, S_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

@@ -41,6 +41,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
+from chunkform.runtime.chunk_kernels.split_precision import rounded_to
 from chunkform.runtime.launch.launch import launch
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
@@ -1070,26 +1071,28 @@ def steps_kernel(
         t1 = 1.0 / lam
         Su = tl.sum(u[None, :] * S, axis=1)
         u_Su = tl.sum(u * Su, axis=0)
+        t2 = 1.0 / (lam + u_Su)
         uS = tl.sum(u[:, None] * S, axis=0)
-        t2 = S - (1.0 / (lam + u_Su) * Su)[:, None] * uS[None, :]
-        t3 = tl.sum(q[:, None] * t2, axis=0)
+        Su_q = tl.sum(Su * q, axis=0)
+        S_q = tl.sum(q[:, None] * S, axis=0)
         if yields:
-            tl.store(o_at + now * o_stride1 + at_d, t1 * t3, mask=in_d)
-        next_S = (t1 * t2).to(S_at.dtype.element_ty)
-        if keeps:
-            if each_at is not None:
-                kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-            else:
-                kept_row = batch * steps + now
-            if kept_row >= 0:
-                tl.store(
-                    kept_S_at
-                    + kept_row * kept_S_stride0
-                    + head * kept_S_stride1
-                    + at_d[:, None] * kept_S_stride2
-                    + at_d[None, :] * kept_S_stride3, next_S, mask=in_d_d,
-                )
-        S = next_S.to(tl.float32)
+            tl.store(o_at + now * o_stride1 + at_d, t1 * (S_q - t2 * Su_q * uS), mask=in_d)
+        if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+            next_S = rounded_to(t1 * (S - (t2 * Su)[:, None] * uS[None, :]), S_at.dtype.element_ty)
+            if keeps:
+                if each_at is not None:
+                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                else:
+                    kept_row = batch * steps + now
+                if kept_row >= 0:
+                    tl.store(
+                        kept_S_at
+                        + kept_row * kept_S_stride0
+                        + head * kept_S_stride1
+                        + at_d[:, None] * kept_S_stride2
+                        + at_d[None, :] * kept_S_stride3, next_S, mask=in_d_d,
+                    )
+            S = next_S
     if ends:
         tl.store(S_at + at_d[:, None] * S_stride2 + at_d[None, :] * S_stride3, S, mask=in_d_d)
 

@@ -44,6 +44,7 @@ from ..ir.code import (
     Negative,
     Not,
     Power,
+    RoundedLike,
 )
 from ..ir.kernel_ir import (
     Barrier,
@@ -291,7 +292,7 @@ class _Launch:
             return x.value
         return Exact(self.entries.of(written(x.value) if x.exact is None else x.exact))
 
-    def inside(self, x: Group | CastLike, names: Names) -> Value:  # numbers are exact: nothing is rounded
+    def inside(self, x: Group | CastLike | RoundedLike, names: Names) -> Value:  # numbers are exact: nothing is rounded
         return self.value(x.value, names)
 
     def binary_(self, x: Binary, names: Names) -> Value:
@@ -488,8 +489,8 @@ STATEMENTS: dict[type, Callable[..., None]] = {
 }  # fmt: skip
 VALUES: dict[type, Callable[..., Value]] = {
     Name: _Launch.name_, Literal: _Launch.literal, Group: _Launch.inside, CastLike: _Launch.inside,
-    Binary: _Launch.binary_, Negative: _Launch.unary, Not: _Launch.unary, Item: _Launch.item, Items: _Launch.items,
-    Either: _Launch.either, Cast: _Launch.cast_, Expanded: _Launch.expanded, Load: _Launch.load_,
-    Function: _Launch.function_, Power: _Launch.power, Call: _Launch.call, Method: _Launch.method,
-    Attribute: _Launch.method,
+    RoundedLike: _Launch.inside, Binary: _Launch.binary_, Negative: _Launch.unary, Not: _Launch.unary,
+    Item: _Launch.item, Items: _Launch.items, Either: _Launch.either, Cast: _Launch.cast_,
+    Expanded: _Launch.expanded, Load: _Launch.load_, Function: _Launch.function_, Power: _Launch.power, Call: _Launch.call,
+    Method: _Launch.method, Attribute: _Launch.method,
 }  # fmt: skip

@@ -364,6 +364,18 @@ class CastLike(Tree):
 
 
 @dataclass(frozen=True)
+class RoundedLike(Tree):
+    """A value in float32, rounded as memory will have it."""
+
+    value: Code
+    pointer: Code
+
+    def printed(self) -> Words:
+        dtype = (*self.pointer.words_at(ATOM), ".", Member("dtype"), ".", Member("element_ty"))
+        return (*path("rounded_to"), "(", *listed([self.value.words, dtype]), ")")
+
+
+@dataclass(frozen=True)
 class Expanded(Tree):
     """A value with new axes of one entry, wherever `own` says that an axis isn't its own. `batched`: others come before these."""
 

@@ -104,7 +104,7 @@ from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -992,7 +992,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ce7e90ae09058354")
+    config = choose(some.dtype, (D, E), "37a464b383fc1da0")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1706,7 +1706,9 @@ def backward_read_1(
         S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
         other=0.0,
     )  # S
-    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    do_write1 = (
+        tl.trans(write1_do) if EXACT else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+    )  # do write1^T
     reads5 = do_write1
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed5 = decayed_sum(
@@ -1716,7 +1718,7 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    do_v = tl.trans(v_do) if EXACT else tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     reads6 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed6 = decayed_sum(
@@ -1731,7 +1733,9 @@ def backward_read_1(
     dq = (decayed5 + decayed6) + (since3 * do_S)  # (52) (do S^T) . since + intra3
     dq2 = dq  # (52) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (52) dq
-    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    write2_write1 = (
+        tl.trans(write1_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+    )  # write2 write1^T
     reads7 = write2_write1
     decayed7 = decayed_sum(
         reads7, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before,
@@ -1740,7 +1744,9 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+    write2_v = (
+        tl.trans(v_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
+    )  # write2 v^T
     reads8 = write2_v
     decayed8 = decayed_sum(
         reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
@@ -1935,7 +1941,11 @@ def backward_read_1_slow(
                     S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                do_write1 = (
+                    tl.trans(write1_do)
+                    if EXACT
+                    else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+                )  # do write1^T
                 reads5 = do_write1
                 b_ = tl.load(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1947,7 +1957,9 @@ def backward_read_1_slow(
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                do_v = (
+                    tl.trans(v_do) if EXACT else tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
+                )  # do v^T
                 reads6 = do_v
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1966,8 +1978,10 @@ def backward_read_1_slow(
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (52) dq
-                write2_write1 = tl.dot(
-                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
+                write2_write1 = (
+                    tl.trans(write1_write2)
+                    if EXACT
+                    else tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
                 )  # write2 write1^T
                 reads7 = write2_write1
                 decayed7 = decayed_sum(
@@ -1977,7 +1991,9 @@ def backward_read_1_slow(
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+                write2_v = (
+                    tl.trans(v_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
+                )  # write2 v^T
                 reads8 = write2_v
                 decayed8 = decayed_sum(
                     reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
@@ -2458,7 +2474,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ce7e90ae09058354")
+    config = choose(some.dtype, (D, E), "37a464b383fc1da0")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2801,25 +2817,29 @@ def steps_kernel(
             w = tl.exp(w_prefetched.to(tl.float32))
             w_prefetched = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
             S_a = tl.sum(a[:, None] * S, axis=0)
-            t1 = w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * S_a[None, :]
-            t2 = tl.sum(q[:, None] * t1, axis=0)
+            b_q = tl.sum(b * q, axis=0)
+            t1 = tl.sum((w * q)[:, None] * S, axis=0)
+            k_q = tl.sum(k * q, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
-            next_S = (t1).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, b_q * S_a + t1 + k_q * v, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_S = rounded_to(
+                    w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * S_a[None, :], S_at.dtype.element_ty
+                )
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

@@ -100,7 +100,7 @@ from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -1042,7 +1042,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "dee4e4250d97a330")
+    config = choose(some.dtype, (D, E), "2ffc40564b40b499")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1792,7 +1792,9 @@ def backward_read_2(
         else span(g_a, g_n, g_a_before, g_n_before)
     )
     dv = -(read * g)  # so far
-    write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
+    write1_dk = (
+        tl.trans(dk_write1) if EXACT else tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")
+    )  # write1 dk^T
     reads2 = write1_dk
     decayed2 = decayed_sum(
         reads2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok,
@@ -1834,7 +1836,9 @@ def backward_read_2(
     dv2 = (beta[:, None] * read2) + dv  # dv
     tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], dv2, mask=i_new[:, None] & e_ok[None, :])  # dv
     S_late_ = ((-beta[:, None] * apart) + dv) * v.to(tl.float32)  # so far
-    q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+    q_write1 = (
+        tl.trans(write1_q) if EXACT else tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+    )  # q write1^T
     reads4 = q_write1
     own2 = diagonal(reads4, C)
     decayed5 = decayed_sum(
@@ -1996,7 +2000,11 @@ def backward_read_2_slow(
                     else span(g_a, g_n, g_a_before, g_n_before)
                 )
                 dv = -(read * g)  # so far
-                write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
+                write1_dk = (
+                    tl.trans(dk_write1)
+                    if EXACT
+                    else tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")
+                )  # write1 dk^T
                 reads2 = write1_dk
                 decayed2 = decayed_sum(
                     reads2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
@@ -2045,7 +2053,9 @@ def backward_read_2_slow(
                     dv_out + step * E + i[:, None] * (H * E) + e[None, :], dv2, mask=i_new[:, None] & e_ok[None, :]
                 )  # dv
                 S_late_ = ((-beta[:, None] * apart) + dv) * v.to(tl.float32)  # so far
-                q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+                q_write1 = (
+                    tl.trans(write1_q) if EXACT else tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+                )  # q write1^T
                 reads4 = q_write1
                 own2 = diagonal(reads4, C)
                 decayed5 = decayed_sum(
@@ -2084,7 +2094,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "dee4e4250d97a330")
+    config = choose(some.dtype, (D, E), "2ffc40564b40b499")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -2493,27 +2503,29 @@ def steps_kernel(
         beta_prefetched = tl.load(beta_at + then * beta_stride1)
         g = tl.exp(g_prefetched.to(tl.float32))
         g_prefetched = tl.load(g_at + then * g_stride1 + wide_e * g_stride3, mask=in_e, other=0.0)
-        decayed = g[None, :] * S
         t1 = tl.sum((g * v)[None, :] * S, axis=1)
-        t2 = decayed + (beta * (k - t1))[:, None] * v[None, :]
-        t3 = tl.sum(q[:, None] * t2, axis=0)
+        t2 = k - t1
+        t3 = tl.sum(t2 * q, axis=0)
+        S_q = tl.sum(q[:, None] * S, axis=0)
         if yields:
-            tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-        next_S = (t2).to(S_at.dtype.element_ty)
-        if keeps:
-            if each_at is not None:
-                kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-            else:
-                kept_row = batch * steps + now
-            if kept_row >= 0:
-                tl.store(
-                    kept_S_at
-                    + kept_row * kept_S_stride0
-                    + head * kept_S_stride1
-                    + at_d[:, None] * kept_S_stride2
-                    + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                )
-        S = next_S.to(tl.float32)
+            tl.store(o_at + now * o_stride1 + at_e, beta * t3 * v + g * S_q, mask=in_e)
+        if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+            decayed = g[None, :] * S
+            next_S = rounded_to(decayed + (beta * t2)[:, None] * v[None, :], S_at.dtype.element_ty)
+            if keeps:
+                if each_at is not None:
+                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                else:
+                    kept_row = batch * steps + now
+                if kept_row >= 0:
+                    tl.store(
+                        kept_S_at
+                        + kept_row * kept_S_stride0
+                        + head * kept_S_stride1
+                        + at_d[:, None] * kept_S_stride2
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                    )
+            S = next_S
     if ends:
         tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

@@ -97,7 +97,7 @@ from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -840,7 +840,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f05a1c165638f751")
+    config = choose(some.dtype, (D, E), "f5b434f2b084b110")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1419,7 +1419,9 @@ def backward_read_1(
         db_out + step * D + i[:, None] * (H * D) + d[None, :], (-(read * g * k.to(tl.float32))),
         mask=i_new[:, None] & d_ok[None, :],
     )  # db
-    write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    write1_write2 = (
+        tl.trans(write2_write1) if EXACT else tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")
+    )  # write1 write2^T
     reads2 = write1_write2
     stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
     decayed2 = decayed_sum(
@@ -1455,7 +1457,9 @@ def backward_read_1(
     dk2 = dk_1 + dk  # dk
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk2, mask=i_new[:, None] & d_ok[None, :])  # dk
     S_late_ = k.to(tl.float32) * (dk + (-apart))  # so far
-    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    do_write1 = (
+        tl.trans(write1_do) if EXACT else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+    )  # do write1^T
     reads4 = do_write1
     own2 = diagonal(reads4, C)
     decayed5 = decayed_sum(
@@ -1630,8 +1634,10 @@ def backward_read_1_slow(
                     db_out + step * D + i[:, None] * (H * D) + d[None, :], (-(read * g * k.to(tl.float32))),
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # db
-                write1_write2 = tl.dot(
-                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
+                write1_write2 = (
+                    tl.trans(write2_write1)
+                    if EXACT
+                    else tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")
                 )  # write1 write2^T
                 reads2 = write1_write2
                 stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
@@ -1677,7 +1683,11 @@ def backward_read_1_slow(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk2, mask=i_new[:, None] & d_ok[None, :]
                 )  # dk
                 S_late_ = k.to(tl.float32) * (dk + (-apart))  # so far
-                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                do_write1 = (
+                    tl.trans(write1_do)
+                    if EXACT
+                    else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+                )  # do write1^T
                 reads4 = do_write1
                 own2 = diagonal(reads4, C)
                 decayed5 = decayed_sum(
@@ -1720,7 +1730,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f05a1c165638f751")
+    config = choose(some.dtype, (D, E), "f5b434f2b084b110")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2037,27 +2047,29 @@ def steps_kernel(
             w_prefetched = tl.load(w_at + then * w_stride1 + wide_e * w_stride3, mask=in_e, other=0.0)
             g = tl.exp(g_prefetched.to(tl.float32))
             g_prefetched = tl.load(g_at + then * g_stride1 + wide_d * g_stride3, mask=in_d, other=0.0)
-            decayed = g[:, None] * S
             t1 = tl.sum((g * k * b)[:, None] * S, axis=0)
-            t2 = decayed + k[:, None] * (v * w - t1)[None, :]
-            t3 = tl.sum(q[:, None] * t2, axis=0)
+            t2 = v * w - t1
+            t3 = tl.sum((g * q)[:, None] * S, axis=0)
+            k_q = tl.sum(k * q, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-            next_S = (t2).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, t3 + k_q * t2, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                decayed = g[:, None] * S
+                next_S = rounded_to(decayed + k[:, None] * t2[None, :], S_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

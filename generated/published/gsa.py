@@ -118,7 +118,7 @@ from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, row_dtype, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -4918,39 +4918,42 @@ def steps_kernel(
         s_prefetched = tl.load(s_at + then * s_stride1 + wide_m * s_stride3, mask=in_m, other=0.0)
         g = tl.exp(g_prefetched.to(tl.float32))
         g_prefetched = tl.load(g_at + then * g_stride1 + wide_m * g_stride3, mask=in_m, other=0.0)
-        t1 = g[None, :] * K + k[:, None] * s[None, :]
-        t2 = s[:, None] * v[None, :] + g[:, None] * V
-        t3 = tl.sum(q[:, None] * t1, axis=0)
-        t4 = tl.max(tl.where(in_m, t3, float("-inf")), axis=0)
-        t5 = tl.exp(t3 - t4)
-        t6 = tl.sum(tl.where(in_m, t5, 0.0), axis=0)
-        t7 = tl.sum(tl.where(in_m[:, None], t5[:, None] * t2, 0.0), axis=0)
+        k_q = tl.sum(k * q, axis=0)
+        t1 = k_q * s
+        K_q = tl.sum(q[:, None] * K, axis=0)
+        t2 = g * K_q
+        t3 = tl.max(tl.where(in_m, t1 + t2, float("-inf")), axis=0)
+        t4 = tl.exp(t1 + t2 - t3)
+        t5 = tl.sum(tl.where(in_m, t4, 0.0), axis=0)
+        t6 = tl.sum(tl.where(in_m, s * t4, 0.0), axis=0)
+        t7 = tl.sum(tl.where(in_m[:, None], (g * t4)[:, None] * V, 0.0), axis=0)
         if yields:
-            tl.store(o_at + now * o_stride1 + at_e, 1.0 / t6 * t7, mask=in_e)
-        next_K = (t1).to(K_at.dtype.element_ty)
-        next_V = (t2).to(V_at.dtype.element_ty)
-        if keeps:
-            if each_at is not None:
-                kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-            else:
-                kept_row = batch * steps + now
-            if kept_row >= 0:
-                tl.store(
-                    kept_K_at
-                    + kept_row * kept_K_stride0
-                    + head * kept_K_stride1
-                    + at_d[:, None] * kept_K_stride2
-                    + at_m[None, :] * kept_K_stride3, next_K, mask=in_d_m,
-                )
-                tl.store(
-                    kept_V_at
-                    + kept_row * kept_V_stride0
-                    + head * kept_V_stride1
-                    + at_m[:, None] * kept_V_stride2
-                    + at_e[None, :] * kept_V_stride3, next_V, mask=in_m_e,
-                )
-        K = next_K.to(tl.float32)
-        V = next_V.to(tl.float32)
+            tl.store(o_at + now * o_stride1 + at_e, 1.0 / t5 * (t6 * v + t7), mask=in_e)
+        if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+            next_K = rounded_to(g[None, :] * K + k[:, None] * s[None, :], K_at.dtype.element_ty)
+            next_V = rounded_to(s[:, None] * v[None, :] + g[:, None] * V, V_at.dtype.element_ty)
+            if keeps:
+                if each_at is not None:
+                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                else:
+                    kept_row = batch * steps + now
+                if kept_row >= 0:
+                    tl.store(
+                        kept_K_at
+                        + kept_row * kept_K_stride0
+                        + head * kept_K_stride1
+                        + at_d[:, None] * kept_K_stride2
+                        + at_m[None, :] * kept_K_stride3, next_K, mask=in_d_m,
+                    )
+                    tl.store(
+                        kept_V_at
+                        + kept_row * kept_V_stride0
+                        + head * kept_V_stride1
+                        + at_m[:, None] * kept_V_stride2
+                        + at_e[None, :] * kept_V_stride3, next_V, mask=in_m_e,
+                    )
+            K = next_K
+            V = next_V
     if ends:
         tl.store(K_at + at_d[:, None] * K_stride2 + at_m[None, :] * K_stride3, K, mask=in_d_m)
         tl.store(V_at + at_m[:, None] * V_stride2 + at_e[None, :] * V_stride3, V, mask=in_m_e)

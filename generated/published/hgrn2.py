@@ -77,7 +77,7 @@ from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -766,7 +766,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "e6a5e4592a1451f7")
+    config = choose(some.dtype, (D, E), "2812d160bf94ebaa")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1291,7 +1291,9 @@ def backward_read_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     dq2 = dq  # (24) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (24) dq
-    product2 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
+    product2 = (
+        tl.trans(product) if EXACT else tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")
+    )  # i do^T
     reads2 = product2
     own2 = diagonal(reads2, C)
     decayed3 = decayed_sum(
@@ -1461,7 +1463,9 @@ def backward_read_1_slow(
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (24) dq
-                product2 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
+                product2 = (
+                    tl.trans(product) if EXACT else tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")
+                )  # i do^T
                 reads2 = product2
                 own2 = diagonal(reads2, C)
                 decayed3 = decayed_sum(
@@ -1510,7 +1514,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "e6a5e4592a1451f7")
+    config = choose(some.dtype, (D, E), "2812d160bf94ebaa")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1776,25 +1780,29 @@ def steps_kernel(
             i_2_prefetched = tl.load(i_at + then * i_stride1 + wide_e * i_stride3, mask=in_e, other=0.0)
             f = tl.exp(f_prefetched.to(tl.float32))
             f_prefetched = tl.load(f_at + then * f_stride1 + wide_d * f_stride3, mask=in_d, other=0.0)
-            t1 = (1.0 - f)[:, None] * i_2[None, :] + f[:, None] * S
-            t2 = tl.sum(q[:, None] * t1, axis=0)
+            t1 = 1.0 - f
+            t2 = tl.sum((f * q)[:, None] * S, axis=0)
+            t3 = tl.sum(t1 * q, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
-            next_S = (tl.where(in_d[:, None], t1, 0.0)).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, t2 + t3 * i_2, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_S = rounded_to(
+                    tl.where(in_d[:, None], t1[:, None] * i_2[None, :] + f[:, None] * S, 0.0), S_at.dtype.element_ty
+                )
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

@@ -1859,25 +1859,27 @@ def steps_kernel(
                 tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
                 tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
             )
-            t2 = (dt * B)[:, None] * x[None, :] + tl.exp(-dt * tl.exp(A_log)) * h
-            t3 = tl.sum(C[:, None] * t2, axis=0)
+            t2 = tl.exp(-dt * tl.exp(A_log))
+            h_C = tl.sum(C[:, None] * h, axis=0)
+            B_C = tl.sum(B * C, axis=0)
             if yields:
-                tl.store(y_at + now * y_stride1 + at_p, D * x + t3, mask=in_p)
-            next_h = (t2).to(h_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_h_at
-                        + kept_row * kept_h_stride0
-                        + head * kept_h_stride1
-                        + at_n[:, None] * kept_h_stride2
-                        + at_p[None, :] * kept_h_stride3, next_h, mask=in_n_p,
-                    )
-            h = next_h.to(tl.float32)
+                tl.store(y_at + now * y_stride1 + at_p, t2 * h_C + D * x + dt * B_C * x, mask=in_p)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_h = rounded_to((dt * B)[:, None] * x[None, :] + t2 * h, h_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_h_at
+                            + kept_row * kept_h_stride0
+                            + head * kept_h_stride1
+                            + at_n[:, None] * kept_h_stride2
+                            + at_p[None, :] * kept_h_stride3, next_h, mask=in_n_p,
+                        )
+                h = next_h
         if ends:
             tl.store(h_at + at_n[:, None] * h_stride2 + at_p[None, :] * h_stride3, h, mask=in_n_p)
 

@@ -3859,40 +3859,43 @@ def steps_kernel(
             t5 = -t4
             gain = tl.exp(-tl.maximum(m + t5 - i_2, 0.0, propagate_nan=tl.PropagateNan.ALL))
             forget = tl.exp(-tl.maximum(i_2 + t4 - m, 0.0, propagate_nan=tl.PropagateNan.ALL))
-            t6 = (t2 * gain * k)[:, None] * v[None, :] + forget * C
-            t7 = forget * n + t2 * gain * k
-            t8 = tl.maximum(i_2, m + t5, propagate_nan=tl.PropagateNan.ALL)
-            t9 = tl.sum(t7 * q, axis=0)
-            t10 = tl.sum(q[:, None] * t6, axis=0)
+            t6 = forget * n + t2 * gain * k
+            t7 = tl.maximum(i_2, m + t5, propagate_nan=tl.PropagateNan.ALL)
+            t8 = tl.sum(t6 * q, axis=0)
+            k_q = tl.sum(k * q, axis=0)
+            C_q = tl.sum(q[:, None] * C, axis=0)
             if yields:
                 tl.store(
                     h_at + now * h_stride1 + at_e,
-                    1.0 / tl.maximum(tl.exp(-t8), tl.abs(t9), propagate_nan=tl.PropagateNan.ALL) * t10, mask=in_e,
+                    1.0
+                    / tl.maximum(tl.exp(-t7), tl.abs(t8), propagate_nan=tl.PropagateNan.ALL)
+                    * (t2 * gain * k_q * v + forget * C_q), mask=in_e,
                 )
-            next_C = (t6).to(C_at.dtype.element_ty)
-            next_n = (t7).to(n_at.dtype.element_ty)
-            next_m = (t8).to(m_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_C_at
-                        + kept_row * kept_C_stride0
-                        + head * kept_C_stride1
-                        + at_d[:, None] * kept_C_stride2
-                        + at_e[None, :] * kept_C_stride3, next_C, mask=in_d_e,
-                    )
-                    tl.store(
-                        kept_n_at + kept_row * kept_n_stride0 + head * kept_n_stride1 + at_d * kept_n_stride2, next_n,
-                        mask=first & in_d,
-                    )
-                    tl.store(kept_m_at + kept_row * kept_m_stride0 + head * kept_m_stride1, next_m, mask=first)
-            C = next_C.to(tl.float32)
-            n = next_n.to(tl.float32)
-            m = next_m.to(tl.float32)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_C = rounded_to((t2 * gain * k)[:, None] * v[None, :] + forget * C, C_at.dtype.element_ty)
+                next_n = (t6).to(n_at.dtype.element_ty)
+                next_m = (t7).to(m_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_C_at
+                            + kept_row * kept_C_stride0
+                            + head * kept_C_stride1
+                            + at_d[:, None] * kept_C_stride2
+                            + at_e[None, :] * kept_C_stride3, next_C, mask=in_d_e,
+                        )
+                        tl.store(
+                            kept_n_at + kept_row * kept_n_stride0 + head * kept_n_stride1 + at_d * kept_n_stride2,
+                            next_n, mask=first & in_d,
+                        )
+                        tl.store(kept_m_at + kept_row * kept_m_stride0 + head * kept_m_stride1, next_m, mask=first)
+                C = next_C
+                n = next_n.to(tl.float32)
+                m = next_m.to(tl.float32)
         if ends:
             tl.store(C_at + at_d[:, None] * C_stride2 + at_e[None, :] * C_stride3, C, mask=in_d_e)
             tl.store(n_at + at_d * n_stride2, n, mask=first & in_d)

@@ -110,6 +110,7 @@ from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
+from chunkform.runtime.chunk_kernels.split_precision import rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -4056,30 +4057,31 @@ def steps_kernel(
             t3 = tl.sum(q[:, None] * t2, axis=0)
             if yields:
                 tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-            next_S = (t2).to(S_at.dtype.element_ty)
-            next_M = (t1).to(M_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-                    tl.store(
-                        kept_M_at
-                        + kept_row * kept_M_stride0
-                        + head * kept_M_stride1
-                        + at_d[:, None] * kept_M_stride2
-                        + at_e[None, :] * kept_M_stride3, next_M, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
-            M = next_M.to(tl.float32)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_S = rounded_to(t2, S_at.dtype.element_ty)
+                next_M = rounded_to(t1, M_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                        tl.store(
+                            kept_M_at
+                            + kept_row * kept_M_stride0
+                            + head * kept_M_stride1
+                            + at_d[:, None] * kept_M_stride2
+                            + at_e[None, :] * kept_M_stride3, next_M, mask=in_d_e,
+                        )
+                S = next_S
+                M = next_M
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
             tl.store(M_at + at_d[:, None] * M_stride2 + at_e[None, :] * M_stride3, M, mask=in_d_e)

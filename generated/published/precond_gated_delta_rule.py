@@ -3387,35 +3387,37 @@ def steps_kernel(
             t2 = rate * (k * k)
             t3 = tl.log(t1 + t2 + 1e-06)
             off = t3 - center
+            t4 = tl.exp((0.405465108108164 * center - 0.405465108108164 * t3) / (1.0 + tl.abs(off)))
             k_S = tl.sum(k[:, None] * S, axis=0)
-            t4 = (beta * k * tl.exp((0.405465108108164 * center - 0.405465108108164 * t3) / (1.0 + tl.abs(off))))[
-                :, None
-            ] * (v - g * k_S)[None, :]
-            t5 = g * S + t4
-            t6 = tl.sum(tl.where(in_d[:, None], q[:, None] * t5, 0.0), axis=0)
+            t5 = v - g * k_S
+            S_q = tl.sum(q[:, None] * S, axis=0)
+            t6 = tl.sum(tl.where(in_d, k * t4 * q, 0.0), axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t6, mask=in_e)
-            next_A = (t1 + t2).to(A_at.dtype.element_ty)
-            next_S = (tl.where(in_d[:, None], t5, 0.0)).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_A_at + kept_row * kept_A_stride0 + head * kept_A_stride1 + at_d * kept_A_stride2, next_A,
-                        mask=first & in_d,
-                    )
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            A = next_A.to(tl.float32)
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, g * S_q + beta * t6 * t5, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_A = (t1 + t2).to(A_at.dtype.element_ty)
+                next_S = rounded_to(
+                    tl.where(in_d[:, None], g * S + (beta * k * t4)[:, None] * t5[None, :], 0.0), S_at.dtype.element_ty
+                )
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_A_at + kept_row * kept_A_stride0 + head * kept_A_stride1 + at_d * kept_A_stride2,
+                            next_A, mask=first & in_d,
+                        )
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                A = next_A.to(tl.float32)
+                S = next_S
         if ends:
             tl.store(A_at + at_d * A_stride2, A, mask=first & in_d)
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)

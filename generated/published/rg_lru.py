@@ -1200,18 +1200,19 @@ def steps_kernel(
             t10 = h * a + x * tl.sigmoid(write) * tl.exp(0.5 * t9)
             if yields:
                 tl.store(y_at + now * y_stride1 + at_d, t10, mask=in_d)
-            next_h = (tl.where(in_d, t10, 0.0)).to(h_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2, next_h,
-                        mask=in_d,
-                    )
-            h = next_h.to(tl.float32)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_h = (tl.where(in_d, t10, 0.0)).to(h_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2,
+                            next_h, mask=in_d,
+                        )
+                h = next_h.to(tl.float32)
         if ends:
             tl.store(h_at + at_d * h_stride2, h, mask=in_d)
 

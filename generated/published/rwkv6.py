@@ -80,7 +80,7 @@ from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )
@@ -814,7 +814,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b1a0d9a2289b09e9")
+    config = choose(some.dtype, (D, E), "6bf1024fe65d9b2a")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1307,7 +1307,7 @@ def backward_read_1(
         dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
         other=0.0,
     )  # dS
-    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    v_do = tl.trans(do_v) if EXACT else tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads2 = v_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed2 = decayed_sum(
@@ -1443,7 +1443,9 @@ def backward_read_1_slow(
                     dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
-                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                v_do = (
+                    tl.trans(do_v) if EXACT else tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")
+                )  # v do^T
                 reads2 = v_do
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1833,7 +1835,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b1a0d9a2289b09e9")
+    config = choose(some.dtype, (D, E), "6bf1024fe65d9b2a")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2161,24 +2163,26 @@ def steps_kernel(
             v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
             w = tl.exp(w_prefetched.to(tl.float32))
             w_prefetched = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
-            t1 = tl.sum(q[:, None] * (S + (k * u)[:, None] * v[None, :]), axis=0)
+            S_q = tl.sum(q[:, None] * S, axis=0)
+            t1 = tl.sum(k * q * u, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t1, mask=in_e)
-            next_S = (w[:, None] * S + k[:, None] * v[None, :]).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, S_q + t1 * v, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_S = rounded_to(w[:, None] * S + k[:, None] * v[None, :], S_at.dtype.element_ty)
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_d[:, None] * kept_S_stride2
+                            + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, S, mask=in_d_e)
 

@@ -114,7 +114,7 @@ from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
-from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, row_dtype, spread, steps, strides, whole,
@@ -1067,7 +1067,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c0d6cd21816dbde2")
+    config = choose(some.dtype, (D, E), "9f616c00e796d442")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1866,7 +1866,7 @@ def backward_read_1(
         S_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :], mask=e_ok[:, None] & d_ok[None, :],
         other=0.0,
     )  # S
-    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    do_v = tl.trans(v_do) if EXACT else tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     reads5 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed5 = decayed_sum(
@@ -1876,7 +1876,9 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    do_write1 = (
+        tl.trans(write1_do) if EXACT else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+    )  # do write1^T
     reads6 = do_write1
     a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     stepwise = tl.where(
@@ -1894,7 +1896,9 @@ def backward_read_1(
     dq = (decayed5 + (-decayed6)) + (since3 * do_S)  # (61) (do S) . since + intra3
     dq2 = dq  # (61) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (61) dq
-    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    write2_write1 = (
+        tl.trans(write1_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+    )  # write2 write1^T
     reads7 = write2_write1
     stepwise2 = tl.where(
         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
@@ -1906,7 +1910,9 @@ def backward_read_1(
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+    write2_v = (
+        tl.trans(v_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
+    )  # write2 v^T
     reads8 = write2_v
     decayed8 = decayed_sum(
         reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
@@ -2113,7 +2119,9 @@ def backward_read_1_slow(
                     S_checkpoints + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # S
-                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                do_v = (
+                    tl.trans(v_do) if EXACT else tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
+                )  # do v^T
                 reads5 = do_v
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -2125,7 +2133,11 @@ def backward_read_1_slow(
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                do_write1 = (
+                    tl.trans(write1_do)
+                    if EXACT
+                    else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
+                )  # do write1^T
                 reads6 = do_write1
                 a = tl.load(
                     a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -2148,8 +2160,10 @@ def backward_read_1_slow(
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (61) dq
-                write2_write1 = tl.dot(
-                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
+                write2_write1 = (
+                    tl.trans(write1_write2)
+                    if EXACT
+                    else tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
                 )  # write2 write1^T
                 reads7 = write2_write1
                 stepwise2 = tl.where(
@@ -2163,7 +2177,9 @@ def backward_read_1_slow(
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+                write2_v = (
+                    tl.trans(v_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
+                )  # write2 v^T
                 reads8 = write2_v
                 decayed8 = decayed_sum(
                     reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
@@ -2749,7 +2765,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c0d6cd21816dbde2")
+    config = choose(some.dtype, (D, E), "9f616c00e796d442")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -3136,31 +3152,33 @@ def steps_kernel(
             w = tl.exp(w_prefetched.to(tl.float32))
             w_prefetched = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
             t1 = tl.sum(kappa * kappa, axis=0)
+            t2 = 1.0 / (1e-06 + t1)
             kappa_S = tl.sum(kappa[None, :] * S, axis=1)
             rate = tl.sigmoid(a)
-            t2 = (
-                v[:, None] * k[None, :]
-                + w[None, :] * S
-                - (1.0 / (1e-06 + t1) * kappa_S)[:, None] * kappa[None, :] * rate[None, :]
-            )
-            t3 = tl.sum(q[None, :] * t2, axis=1)
+            k_q = tl.sum(k * q, axis=0)
+            t3 = tl.sum((w * q)[None, :] * S, axis=1)
+            t4 = tl.sum(kappa * rate * q, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-            next_S = (t2).to(S_at.dtype.element_ty)
-            if keeps:
-                if each_at is not None:
-                    kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
-                else:
-                    kept_row = batch * steps + now
-                if kept_row >= 0:
-                    tl.store(
-                        kept_S_at
-                        + kept_row * kept_S_stride0
-                        + head * kept_S_stride1
-                        + at_e[:, None] * kept_S_stride2
-                        + at_d[None, :] * kept_S_stride3, next_S, mask=in_e_d,
-                    )
-            S = next_S.to(tl.float32)
+                tl.store(o_at + now * o_stride1 + at_e, k_q * v + t3 - t2 * t4 * kappa_S, mask=in_e)
+            if keeps or ends or now + 1 < count:  # nobody asks for the state after the last draft
+                next_S = rounded_to(
+                    v[:, None] * k[None, :] + w[None, :] * S - (t2 * kappa_S)[:, None] * kappa[None, :] * rate[None, :],
+                    S_at.dtype.element_ty,
+                )
+                if keeps:
+                    if each_at is not None:
+                        kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)
+                    else:
+                        kept_row = batch * steps + now
+                    if kept_row >= 0:
+                        tl.store(
+                            kept_S_at
+                            + kept_row * kept_S_stride0
+                            + head * kept_S_stride1
+                            + at_e[:, None] * kept_S_stride2
+                            + at_d[None, :] * kept_S_stride3, next_S, mask=in_e_d,
+                        )
+                S = next_S
         if ends:
             tl.store(S_at + at_e[:, None] * S_stride2 + at_d[None, :] * S_stride3, S, mask=in_e_d)
 

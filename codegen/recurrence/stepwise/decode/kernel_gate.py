@@ -54,7 +54,7 @@ PADDED, PACKED = Case((3, 3), 1, packed=False), Case((2, 0, 1, 1), 2, packed=Tru
 IN_ROWS = (2, 0, 3, -1)
 SEVERAL = (
     (PADDED, Call()),
-    (PACKED, Call(IN_ROWS, (1, 4, 1, 1), chosen=True, flat=True)),
+    (PACKED, Call(IN_ROWS, (1, 4, 1, 1), chosen=True, ends=False, flat=True)),
     (PACKED, Call(IN_ROWS, yields=False, keeps=False)),
     (PADDED, Call(keeps=False, ends=False)),
 )

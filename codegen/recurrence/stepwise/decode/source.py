@@ -22,6 +22,7 @@ from .several import several_steps
 MODULES = {  # the runtime modules whose names the text may use
     "chunkform.runtime.chunk_kernels.prefetch": "prefetch row_to_prefetch",
     "chunkform.runtime.chunk_kernels.small_numbers": "drawn_before store_small",
+    "chunkform.runtime.chunk_kernels.split_precision": "rounded_to",
     "chunkform.runtime.op.decode": "RowKernel Step StepKernel",
     "chunkform.runtime.torch_form.recurrent": "computed_in",
     "chunkform.runtime.torch_form.chunks": "dtype_of",

@@ -65,7 +65,7 @@ def output_kernel(
     axes = tuple(dict.fromkeys(a for x in sweeps_read for a in (*x.opened.full, *x.opened.tile)))
     tiles = Tiles(Scope.of(first, {}, name_of))
     tiles.names.add("tile")
-    tiles.by_range = []
+    tiles.by_range, tiles.products_made = [], {}
     tiles.split = by_channel(*(n for x in sweeps_read for n in x.opened.prologue.intra.values()))
     tiles.apart = {} if any(spans[n][0].decay_axes for n in whole) else None
     late = {f"{n}.late" for n in whole}
@@ -278,7 +278,7 @@ def _next_tiles(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) ->
     tiles.precise = tiles.parted = fine is not None
     tiles.fine = fine
     tiles.intra, tiles.by_range = {x.attrs[1]: n for x, n in o.prologue.intra.items()}, before.by_range
-    tiles.split, tiles.apart = before.split, before.apart
+    tiles.split, tiles.apart, tiles.products_made = before.split, before.apart, before.products_made
     tiles.names |= before.names
     tiles.arguments, tiles.head, tiles.body, tiles.loads = before.arguments, before.head, before.body, before.loads
     shared = (*PER_STEP, *PER_HEAD, "matrix", "state in", "apart", SUM)

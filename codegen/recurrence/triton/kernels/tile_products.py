@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from ....ir.code import (
     Code,
+    Either,
     Group,
     Name,
     Negative,
@@ -66,6 +67,7 @@ class TileProducts(TileDecays):
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.divided: frozenset[Node] = frozenset()  # products that a quotient may make many times as large
+        self.products_made: dict[tuple[Code, Code], Code] | None = None  # by operands, where a transpose is of use
 
     def _product(self, factors: tuple[Node, ...]) -> Value:
         """The product of factors, those over the same axes first."""
@@ -124,12 +126,21 @@ class TileProducts(TileDecays):
             self.body.append(If(self.surely, (added,)) if apart else added)
         else:
             product = dot_of(*operands, *([] if onto is None else [onto.over(axes)]), exactly=x in self.divided)
-            v = self.assign(wish, product, axes, note=note)
+            alone = onto is None and not any(again)
+            v = self.assign(wish, self._or_transpose(a.code, b.code, product) if alone else product, axes, note=note)
+            if alone and self.products_made is not None:
+                self.products_made[a.code, b.code] = v.code
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
         if others:
             each = [(self._operand(y, (p, bound)), self._operand(z, (bound, q))) for y, z in others]
             self.body.append(If(Not(Name("EXACT")), tuple(let(v.name, call("tl.dot", *x, v.code)) for x in each)))
         return v
+
+    def _or_transpose(self, left: Code, right: Code, product: Code) -> Code:
+        """A product; in float32, whose operands fill shared memory, the transpose of one that is there, if this is it. In 16
+        bits a product costs less than the registers that hold the other until then."""
+        there = (self.products_made or {}).get((right, left))
+        return product if there is None else Either(call("tl.trans", there), Name("EXACT"), product)
 
     def _factors(self, x: Node) -> tuple[list[Node], list[Node]]:
         """What the two operands of a contraction are products of."""

@@ -97,9 +97,10 @@ def run(name: str, inplace: bool, narrow: bool, groups: bool) -> float:
     return max(worst, *(error(x, finals[n]) for x, n in zip(_listed(state), finals, strict=True)))
 
 
-def in_pool(name: str, narrow: bool) -> float:
-    """The largest difference from steps one after the other: of a step whose states are rows of a pool; and of drafts from
-    them, kept in both ways, of which some are taken over. One of three sequences is padding."""
+def in_pool(name: str, narrow: bool) -> tuple[float, float]:
+    """The largest difference from steps one after the other: of a step whose states are rows of a pool, and of rows that nothing
+    is written to; and the largest error of drafts from them, kept in both ways, of which some are taken over. One of three
+    sequences is padding."""
     step, c = op_of(name)
     inner = step.step.__globals__["OP"].step
     decode.NARROWEST, decode.TILE, decode.HIGHEST = (2, 1, 1) if narrow else (16, 8192, 65535)
@@ -121,18 +122,21 @@ def in_pool(name: str, narrow: bool) -> float:
     given = {v.name: now[("log_" if v.is_decay else "") + v.name] for v in c.step.variables}
     pool = [x.clone() for x in pools]
     *found, _ = inner(tuple(pool), given, backend="triton", rows=rows)
-    worst = _apart(found, wanted[0]) + _apart(pool, states[1])
+    apart, worst = _apart(found, wanted[0]) + _apart(pool, states[1]), 0.0
     for keep, accepted in (("replay", [1, 2, 0]), ("copies", [2, 0, 1])):
         pool = [x.clone() for x in pools]
         options = {**tensors, **constants, "state_indices": rows, "keep": keep, "backend": "triton"}
         *found, drafts = draft(inner, (tuple(pool),), options)
-        worst += sum(_apart([x[:, t] for x in found], wanted[t]) for t in range(2)) + _apart(pool, pools)
+        apart += sum(float(x[1].abs().max()) for x in found) + _apart(pool, pools)
+        worst = max(worst, *(error(x[:, t], y) for t in range(2) for x, y in zip(found, wanted[t], strict=True)))
         commit(inner, drafts, torch.tensor(accepted))
         for row, taken in zip((4, 1), accepted[::2], strict=True):
-            worst += _apart([x[row] for x in pool], [x[row] for x in states[taken]])
+            worst = max(
+                worst, *(error(x[row : row + 1], y[row : row + 1]) for x, y in zip(pool, states[taken], strict=True))
+            )
         others = [0, 2, 3, 5]
-        worst += _apart([x[others] for x in pool], [x[others] for x in pools])
-    return worst
+        apart += _apart([x[others] for x in pool], [x[others] for x in pools])
+    return apart, worst
 
 
 def packed(name: str) -> float:
@@ -245,7 +249,7 @@ def main(names: list[str]) -> dict[str, float]:
             options = (*options, (i % 2 == 0, True, True))
         report[name] = max(run(name, *x) for x in options)
         if i % pooled == 0:
-            report[f"{name} in a pool"] = in_pool(name, narrow=i % 2 == 0)
+            report[f"{name} in a pool"], report[f"{name} in drafts"] = in_pool(name, narrow=i % 2 == 0)
             report[f"{name} packed"] = packed(name)
             if any(s.axes for s in step_of(name).states):
                 report[f"{name} in small numbers"] = small_states(name)

@@ -31,9 +31,11 @@ def test_a_step_agrees_with_the_oracle(name) -> None:
     assert interpreted(FEW if name in FEW else OTHERS)[name] < (1e-3 if name == "inverse_attention_unstable" else 1e-5)
 
 
-def test_rows_of_a_pool_and_drafts_from_them_have_the_bits_of_steps(report) -> None:
+def test_rows_of_a_pool_have_the_bits_of_steps_and_drafts_agree_with_them(report) -> None:
     pooled = {name: found for name, found in report.items() if name.endswith(" in a pool")}
-    assert len(pooled) > 20 and not any(pooled.values())
+    drafted = {name: found for name, found in report.items() if name.endswith(" in drafts")}
+    assert len(pooled) == len(drafted) > 20 and not any(pooled.values())
+    assert max(drafted.values()) < 1e-5, drafted
 
 
 def test_packed_tokens_with_a_state_for_each_agree_with_torch(report) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from shared.recurrent_programs import compiled
 
+from chunkform.codegen.exact.jit_source import body_of
 from chunkform.codegen.ir.code import Text
 from chunkform.codegen.ir.code_parts import walk_code
 from chunkform.codegen.ir.kernel_ir import (
@@ -97,6 +98,19 @@ def test_a_dropped_guard_is_refused() -> None:
             for word in ("yields", "keeps", "ends"):
                 body = changed(f.body, lambda y: y.body if isinstance(y, If) and y.condition.text == word else (y,))  # noqa: B023
                 refused(name, x, replace(f, body=body))
+
+
+@pytest.mark.parametrize("left", ["ends or now + 1 < count", "keeps or now + 1 < count", "keeps or ends"])
+def test_a_state_that_is_asked_for_is_made(left) -> None:
+    """After each step but the last, after the last where it is the sequence's, and after each where all are kept."""
+
+    def narrowed(y: Statement) -> tuple[Statement, ...]:
+        asked = isinstance(y, If) and y.condition.text == "keeps or ends or now + 1 < count"
+        return (replace(y, condition=body_of(f"if {left}: return")[0].condition) if asked else y,)
+
+    for name, x, f in everything():
+        if f.name == "steps_kernel":
+            refused(name, x, replace(f, body=changed(f.body, narrowed)))
 
 
 def test_a_stale_prefetch_is_refused() -> None:

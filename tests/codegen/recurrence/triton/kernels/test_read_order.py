@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from shared.triton_errors import compiled
 
-from chunkform.codegen.ir.code import Call
+from chunkform.codegen.ir.code import Call, Either
 from chunkform.codegen.ir.expr import ROW, Node, leaf, mul
-from chunkform.codegen.ir.kernel_ir import KernelFunction, Let, Store
+from chunkform.codegen.ir.kernel_ir import KernelFunction, Let, Statement, Store
+from chunkform.codegen.performance.compile_report import _module, card_of, launches_of, report_row
 from chunkform.codegen.recurrence.triton import section
 from chunkform.codegen.recurrence.triton.kernels.read_order import SUM, ReadSum
+from chunkform.runtime.launch.assumed_card import assuming_card
 
 
 def read(n: int) -> Node:
@@ -38,14 +40,41 @@ def test_terms_with_a_common_factor_are_added_up_before_they_are_multiplied_by_i
     assert {x.attrs[0] for x in kept[1].args if x.op == "leaf"} == {"input"} and k in kept[1].args
 
 
-def test_a_gradient_is_stored_before_the_next_read_is_made() -> None:
+@pytest.fixture(scope="module")
+def body() -> tuple[Statement, ...]:
     found: dict[str, KernelFunction] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, f[0]))
         section._form.__wrapped__(replace(compiled("kimi_delta_attention")), True, None, None)
-    body = found["backward_read_1"].body
+    return found["backward_read_1"].body
+
+
+def test_a_gradient_is_stored_before_the_next_read_is_made(body: tuple[Statement, ...]) -> None:
     sums = [n for n, x in enumerate(body) if isinstance(x, Let) and isinstance(x.value, Call)]
     sums = [n for n in sums if body[n].value.function == "decayed_sum"]  # type: ignore[union-attr]
     stores = [n for n, x in enumerate(body) if isinstance(x, Store)]
     assert len(sums) == 4 and len(stores) == 3
     assert sums[2] < stores[0] < sums[3] < stores[1]
+
+
+def test_float32_takes_the_transpose_of_a_product_that_is_there(body: tuple[Statement, ...]) -> None:
+    made = {x.names[0]: x.value for x in body if isinstance(x, Let)}
+    products = {n: x for n, x in made.items() if isinstance(x, Call) and x.function == "tl.dot"}
+    either = [x for x in made.values() if isinstance(x, Either)]
+    transposes = {x.then.arguments[0].text: x for x in either if x.then.text.startswith("tl.trans")}  # type: ignore[attr-defined]
+    assert len(transposes) == 2 and transposes.keys() <= products.keys()
+    for name, x in transposes.items():
+        assert isinstance(x.otherwise, Call) and x.condition.text == "EXACT"
+        (a, b), (c, d) = products[name].arguments, x.otherwise.arguments
+        assert (b.text, d.text) == (f"tl.trans({c.text})", f"tl.trans({a.text})")
+
+
+@pytest.mark.long
+def test_operands_of_float32_fit_into_shared_memory_at_the_largest_width() -> None:
+    c = compiled("kimi_delta_attention")
+    with assuming_card(card_of("sm_90")):
+        reads = [
+            x for x in launches_of(c, _module(c), "float32", 256) if x.kernel.fn.__name__.startswith("backward_read")
+        ]
+        rows = [report_row(x, "sm_90", "float32", 256, 0) for x in reads]
+    assert len(rows) == 2 and [x.problem for x in rows] == ["", ""]
