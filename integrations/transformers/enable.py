@@ -182,6 +182,10 @@ def _methods() -> Mapping[str, Replacement]:
         "MiniMaxLightningAttention": lambda _: layers.lightning_attention_layer,
         "xLSTMBackend": lambda _: layers.mlstm_backend,
         "Mamba2ForCausalLM": layers.handing_on,
+        "GraniteMoeHybridModel": layers.keeping_apart(layers.FLASH),
+        "Glm5NextTextModel": layers.keeping_apart(layers.INDEXED),
+        "xLSTMForCausalLM": layers.keeping_apart(layers.UNTOLD),
+        "xLSTMModel": layers.keeping_apart(layers.UNTOLD),
     }
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from chunkform.errors import ArgumentError
 from chunkform.runtime.nn.rows import (
     GATES,
     WIDEST_GATED,
@@ -142,6 +143,28 @@ def handing_on(forward: Callable[..., object]) -> Callable[..., object]:
 
     with_boundaries.__module__ = __name__  # what says whose it is
     return with_boundaries
+
+
+FLASH = "its softmax layers keep them apart with attn_implementation='flash_attention_2' alone"
+INDEXED = "its layers of indexed attention see all that came before"
+UNTOLD = "it doesn't tell its layers where they start"
+
+
+def keeping_apart(why: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Of a model that can't keep packed sequences apart: its forward, which refuses them."""
+
+    def made(forward: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(forward)
+        def apart(self: torch.nn.Module, *arguments: object, **options: object) -> object:
+            packed = any(x is not None for x in boundaries(options))
+            if packed and not (why == FLASH and "flash" in str(getattr(self.config, "_attn_implementation", ""))):
+                raise ArgumentError(f"{type(self).__name__} can't take packed sequences: {why}; pad them instead")
+            return forward(self, *arguments, **options)
+
+        apart.__module__ = __name__
+        return apart
+
+    return made
 
 
 class GatedNorm(Protocol):

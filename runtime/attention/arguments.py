@@ -78,6 +78,7 @@ class AttentionSignature(Arguments):
     def __post_init__(self) -> None:
         self.result(lse=False)
         self.result(lse=True)
+        self.settle()
 
     def result(self, lse: bool) -> Any:
         """The named tuple of several outputs, and of the log-sum-exp where it is asked for."""

@@ -63,6 +63,13 @@ class Arguments:
     name: str
     arguments: tuple[Argument, ...]
 
+    def settle(self) -> None:
+        """Compute all cached properties: Python 3.11 takes a lock at the first look, which no graph of torch.compile can hold."""
+        for cls in type(self).__mro__:
+            for name, found in vars(cls).items():
+                if isinstance(found, cached_property):
+                    getattr(self, name)
+
     @cached_property
     def tensors(self) -> tuple[Argument, ...]:
         """The arguments that are tensors."""
@@ -114,6 +121,7 @@ class Signature(Arguments):
     def __post_init__(self) -> None:
         self.result(hidden=False)
         self.result(hidden=True)
+        self.settle()
 
     def result(self, hidden: bool = True) -> Any:
         """The named tuple of outputs, with those that are hidden or without them, and the final state."""

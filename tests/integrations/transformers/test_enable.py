@@ -103,7 +103,24 @@ def test_a_model_runs_on_the_op(monkeypatch):
         assert not torch.allclose(model(input_ids=ids, use_cache=False).logits, before, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", QUICK)
+APART = {
+    "granitemoehybrid": "its softmax layers keep them apart with attn_implementation='flash_attention_2' alone",
+    "glm5_next": "its layers of indexed attention see all that came before",
+    "xlstm": "it doesn't tell its layers where they start",
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n != "xlstm")) for n in APART])
+def test_a_model_that_would_mix_packed_sequences_refuses_them(name):
+    model, row = tiny(name), tokens(1, 24)
+    with torch.no_grad(), enable(model):
+        model(input_ids=row, use_cache=False)
+        for given in ({"cu_seq_lens_q": torch.tensor([0, 9, 24])}, {"seq_idx": torch.zeros(1, 24, dtype=torch.int32)}):
+            with pytest.raises(ArgumentError, match=f"can't take packed sequences: {APART[name]}; pad them instead"):
+                model(input_ids=row, use_cache=False, **given)
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.long) for n in LATER if n not in APART)])
 def test_packed_sequences_are_what_each_is_alone(name):
     model, row, lengths = tiny(name), tokens(1, 24), [9, 1, 14]
     starts = torch.tensor([0, 9, 10, 24], dtype=torch.int32)

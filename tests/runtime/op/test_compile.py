@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch._dynamo
+from shared.forked import code
 from shared.op_cases import SPECS, op_of, problem, run
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
@@ -255,3 +256,18 @@ def test_an_op_can_be_exported():
     p = problem("gated_delta_rule", SMALL)
     exported = torch.export.export(Layer(), tuple(p.given.values()))
     assert torch.equal(exported.module()(*p.given.values()), Layer()(*p.given.values()))
+
+
+def test_the_first_call_of_a_process_may_be_in_a_graph():
+    """What is computed at a first look, and kept, is there when an op is imported."""
+    done = code(
+        "import torch\n"
+        "from chunkform.generated import gated_delta_rule, softmax_attention\n"
+        "q, k, v = torch.rand(3, 1, 5, 2, 8)\n"
+        "gates = torch.rand(1, 5, 2), -torch.rand(1, 5, 2)\n"
+        "for op, given in ((gated_delta_rule, (q, k, v, *gates)), (softmax_attention, (q, k, v))):\n"
+        "    found = torch.compile(lambda *x: op(*x)[0], backend='eager', fullgraph=True)(*given)\n"
+        "    assert torch.equal(found, op(*given)[0])\n"
+        "print('compiled')\n"
+    )
+    assert done.stdout.strip() == "compiled", done.stderr
