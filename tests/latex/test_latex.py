@@ -6,6 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from shared.spec_files import read
 
 from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.ir.latex_page import Page, broken, escaped
@@ -55,7 +56,7 @@ def test_the_catalogue_compiles(documents, tmp_path):
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_spec_of_the_repository_compiles(folder, tmp_path):
     files = sorted(p for p in (ROOT / folder).glob("*.py") if "Recurrence" in p.read_text())
-    specs = {f"{p.stem} {r.name}": r for p in files if p.stem not in ("demo", "report") for r in load(p)}
+    specs = {f"{p.stem} {r.name}": r for p in files if p.stem not in ("demo", "report") for r in read(p)}
     check({name: document(r) for name, r in specs.items()}, tmp_path)
 
 

@@ -25,7 +25,8 @@ from chunkform.codegen.commands.compile import compile_module
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
-from chunkform.spec.language import catalogue, find
+from chunkform.spec.language import catalogue
+from shared.spec_files import read
 from shared.triton_errors import CRASHED, EXTRA, module, named, poisoned, reference
 
 LEVELS = (-0.01, -1.0, -4.0, -8.0, -12.0, -20.0)  # log decays of a step
@@ -40,7 +41,7 @@ Run = Callable[[str, Sample], dict[str, Tensor]]
 def specs() -> dict[str, Any]:
     """All recurrences of the catalogue, the tests and the benchmarks that have decays."""
     folders = (PUBLISHED, EXTRA, CRASHED)
-    found = [*(r for x in folders for path in sorted(x.glob("[!_]*.py")) for r in find(str(path))), *catalogue()]
+    found = [*(r for x in folders for path in sorted(x.glob("[!_]*.py")) for r in read(path)), *catalogue()]
     return {r.name: r for r in found}
 
 

@@ -19,16 +19,16 @@ from chunkform.codegen.recurrence.backends import torch_section
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step.lower import lower
-from chunkform.spec.language import Recurrence, catalogue, find
+from chunkform.spec.language import Recurrence, catalogue
 from shared.recurrent_programs import specs as odd_programs
+from shared.spec_files import read_all
 
-SPECS = Path(__file__).parent.parent / "codegen" / "specs"
 SIZES = {"d": 5, "e": 3, "m": 3, "n": 5}
 
 
 @functools.cache
 def recurrences() -> dict[str, Recurrence]:
-    found = [*catalogue(), *(r for path in sorted(SPECS.glob("*.py")) for r in find(str(path)))]
+    found = [*catalogue(), *read_all().values()]
     found += [r for r in odd_programs().values() if r.name not in {x.name for x in found}]
     return {r.name: r for r in found}
 

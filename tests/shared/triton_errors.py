@@ -21,16 +21,17 @@ from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.codegen.recurrence.triton import IMPORTS, CannotPrint, triton_source
 from chunkform.runtime.launch.varlen import Packed
-from chunkform.spec.language import catalogue, find
+from chunkform.spec.language import catalogue
 
 from .heads import FEW
+from .spec_files import SPECS as EXTRA
+from .spec_files import read_all
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from shared import bfloat16_interpreted, fast_interpreter  # noqa: F401
 
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
-EXTRA = Path(__file__).parents[1] / "codegen" / "specs"
 CRASHED = Path(__file__).parents[1] / "codegen" / "recurrence" / "triton" / "specs"  # run by the interpreter alone
 
 
@@ -57,8 +58,7 @@ def load_specs() -> None:
 
 @functools.cache
 def _specs(*folders: Path) -> dict[str, Any]:
-    specs = [*catalogue(), *(r for x in folders for path in sorted(x.glob("*.py")) for r in find(str(path)))]
-    return {r.name: r for r in specs}
+    return {r.name: r for r in (*catalogue(), *(r for x in folders for r in read_all(x).values()))}
 
 
 @functools.cache

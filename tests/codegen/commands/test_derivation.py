@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from shared import spec_files
 
 from chunkform.codegen.ir.expr import dim_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
@@ -56,7 +57,13 @@ def two_writes() -> Recurrence:
 LITERATURE = sorted(
     f for f in (Path(__file__).parents[2] / "codegen" / "specs").glob("*.py") if f.stem != "oja_subspace"
 )
-SPECS = [*catalogue(), *find(str(EXAMPLE)), normalised(), two_writes(), *(r for f in LITERATURE for r in find(str(f)))]
+SPECS = [
+    *catalogue(),
+    *find(str(EXAMPLE)),
+    normalised(),
+    two_writes(),
+    *(r for f in LITERATURE for r in spec_files.read(f)),
+]
 
 
 class Run:

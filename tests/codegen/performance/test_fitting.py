@@ -3,23 +3,21 @@
 import importlib
 import os
 import time
-from pathlib import Path
 
 import pytest
+from shared.spec_files import SPECS, read
 
 from chunkform.codegen.performance import compile_report
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import CompilerError
 from chunkform.runtime.launch.narrowing import narrowed
-from chunkform.spec.language import find
 
-SPECS = Path(__file__).parents[1] / "specs"
 ROOM = {"sm_80": 166912, "sm_86": 101376, "sm_90": 232448}  # bytes of shared memory of a program
 
 
 def launches(file, name, level=0, **widths):
     """What a call in float32 launches."""
-    (r,) = (r for r in find(str(SPECS / file)) if r.name == name)
+    (r,) = (r for r in read(SPECS / file) if r.name == name)
     c = compile_spec(r)
     module = compile_report._module(c)
     with narrowed(level):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from shared.spec_files import SPECS, read
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.expr import leaf, mul
@@ -18,10 +19,9 @@ from chunkform.codegen.recurrence.normal_form.form import by_axis
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.codegen.recurrence.triton.section import triton_form
-from chunkform.spec.language import Recurrence, diag, exp, hadamard, load, ones, sigmoid, softplus, total
+from chunkform.spec.language import Recurrence, diag, exp, hadamard, ones, sigmoid, softplus, total
 
-SPECS = Path(__file__).parents[1] / "specs"
-OTHERS = {r.name: r for r in load(Path(__file__).parent / "triton/specs/both_decays.py")}
+OTHERS = {r.name: r for r in read(Path(__file__).parent / "triton/specs/both_decays.py")}
 FEW = ("both_decays_corrected",)
 
 
@@ -38,7 +38,7 @@ def errors(r: Recurrence, *decays: str) -> dict[str, float]:
 
 
 def test_the_form_over_chunks_makes_what_single_steps_do() -> None:
-    (r,) = load(SPECS / "gla2d.py")
+    (r,) = read(SPECS / "gla2d.py")
     assert triton_section(compile_spec(r)).stepwise is None
     found = errors(r, "usual", "extreme", "strong", "forgetful")
     assert len(found) == 8 and {n: x for n, x in found.items() if not x < 1e-13} == {}
@@ -95,7 +95,7 @@ def test_factors_of_a_decay_by_axis() -> None:
 
 
 def test_matrices_with_the_decays_of_one_axis_are_made_once_and_not_for_each_tile_of_the_other() -> None:
-    (r,) = load(SPECS / "gla2d.py")
+    (r,) = read(SPECS / "gla2d.py")
     functions = {f.name: kernel_function_text(f) for f in triton_form(compile_spec(r)).built}
     ahead = {n for n, text in functions.items() if "decayed_product(" in text and not n.endswith("_slow")}
     assert ahead == {

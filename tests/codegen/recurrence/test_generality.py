@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sympy
+from shared.spec_files import SPECS, read, read_all
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence import check
@@ -33,7 +34,6 @@ from chunkform.spec.language import (
     exp,
     eye,
     hadamard,
-    load,
     log,
     norm,
     normalize,
@@ -45,9 +45,8 @@ from chunkform.spec.language import (
     total,
 )
 
-SPECS = Path(__file__).parents[1] / "specs"
-LITERATURE = {r.name: r for f in sorted(SPECS.glob("*.py")) for r in load(f)}
-OTHER_FAMILIES = {r.name: "segment-parallel" for r in load(SPECS / "entries.py")}  # see test_signs.py
+LITERATURE = read_all()
+OTHER_FAMILIES = {r.name: "segment-parallel" for r in read(SPECS / "entries.py")}  # see test_signs.py
 OTHER_FAMILIES |= {
     "log_space": "scan",
     "mlstm_stabilised": "strata",
@@ -320,7 +319,7 @@ def test_a_matrix_times_the_state_has_no_form_over_chunks() -> None:
 def test_a_vector_may_be_corrected_by_a_number_that_is_read_of_it() -> None:
     """Papers have such states as vectors: S4's diagonal plus rank one, a delta rule of one value."""
     folder = Path(__file__).parent / "triton" / "specs"
-    family = {r.name: compile_spec(r).family for r in load(folder / "corrected_vectors.py")}
+    family = {r.name: compile_spec(r).family for r in read(folder / "corrected_vectors.py")}
     assert family.pop("vectors_each_other") == "segment-parallel"
     assert set(family.values()) == {"chunk-parallel"} and len(family) == 3
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from shared.forked import script
+from shared.spec_files import SPECS as FOLDER
+from shared.spec_files import read
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence.backends import triton_section
@@ -18,10 +20,10 @@ from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.definition import defined
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, sample
-from chunkform.spec.language import Recurrence, diag, hadamard, load, ones, tanh
+from chunkform.spec.language import Recurrence, diag, hadamard, ones, tanh
 
-SPECS = {r.name: r for r in load(Path(__file__).parents[1] / "specs" / "signed.py")}
-ENTRIES = {r.name: r for r in load(Path(__file__).parents[1] / "specs" / "entries.py")}
+SPECS = {r.name: r for r in read(FOLDER / "signed.py")}
+ENTRIES = {r.name: r for r in read(FOLDER / "entries.py")}
 ANY = {"g": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4), "th": lambda x: x * 3}
 VALUES = {  # of what a decay is a function of: of any size, often exactly 0, both signs next to each other
     "ssd_signed": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4),

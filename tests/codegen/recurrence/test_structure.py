@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shared.spec_files import SPECS, read
 
 from chunkform.codegen.ir.expr import Node, walk
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.chunkwise.plan import Plan, Sweep
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.spec.language import Matrix, Recurrence, catalogue, find, load
+from chunkform.spec.language import Matrix, Recurrence, catalogue, find
 from chunkform.spec.language.expression import ONE, Atom, Contraction, Dim
 
-SPECS = Path(__file__).parents[1] / "specs"
 SOME = ["delta_rule", "inverse_attention", "kimi_delta_attention", "retention", "sherman_morrison"]
 OTHERS = ["gated_slot_attention", "rwkv7", "ttt_linear", "two_timescales", "leaky_integrator"]
 
 
 def spec(name: str) -> Recurrence:
-    return load(SPECS / f"{name}.py")[0] if name in OTHERS else find(name)[0]
+    return read(SPECS / f"{name}.py")[0] if name in OTHERS else find(name)[0]
 
 
 @functools.cache
@@ -157,7 +157,7 @@ def test_no_pass_looks_at_a_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["stacked", "gated_delta_product", "mlstm", "retention"])
 def test_the_end_of_a_state_is_that_of_the_sweep_that_sums_its_reads(name: str) -> None:
-    plan = compile_spec(load(SPECS / f"{name}.py")[0] if (SPECS / f"{name}.py").exists() else find(name)[0]).backward
+    plan = compile_spec(read(SPECS / f"{name}.py")[0] if (SPECS / f"{name}.py").exists() else find(name)[0]).backward
     assert plan is not None
     states = [(b.state, s) for s in plan.sweeps for b in s.boundary_sums if b.kind == "in"]
     assert states

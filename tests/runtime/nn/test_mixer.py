@@ -3,23 +3,22 @@
 import dataclasses
 import functools
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
+from shared.spec_files import SPECS, read
 from torch import nn
 from torch.nn import functional as F
 
 import chunkform
 from chunkform.errors import ArgumentError
 from chunkform.runtime.nn import Cache, Mixer
-from chunkform.spec.language import Attention, Program, Recurrence, catalogue, load, sigmoid
+from chunkform.spec.language import Attention, Program, Recurrence, catalogue, sigmoid
 
 NAMES = [r.name for kind in (Recurrence, Program) for r in catalogue(kind)]
 # Attentions that answer at each position; those with fixed queries don't.
 NAMES += [a.name for a in catalogue(Attention) if a.name not in ("relay_nodes", "ked")]
 STRANGERS = ["rwkv6", "gated_slot_attention", "mlstm", "scalar_rnn", "stacked"]
-SPECS = Path(__file__).parents[2] / "codegen" / "specs"
 WIDTH, HEADS, T = 12, 2, 11
 
 
@@ -42,7 +41,7 @@ def compiled_here(tmp_path_factory):
 @functools.cache
 def op_named(name):
     """An op of the catalogue, or of a recurrence that isn't in it."""
-    return name if name in NAMES else chunkform.compile(load(SPECS / f"{name}.py")[0])
+    return name if name in NAMES else chunkform.compile(read(SPECS / f"{name}.py")[0])
 
 
 def close(a, b, by=1e-9):

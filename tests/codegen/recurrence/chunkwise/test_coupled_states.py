@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from shared.spec_files import SPECS, read
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.expr import COL, ROW, factors_of, leaf, make, mul, terms_of, total, walk
@@ -15,9 +14,7 @@ from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import triton_source
 from chunkform.codegen.recurrence.triton.kernels.coupling_weights import unroll_with_transitions, with_transitions
 from chunkform.codegen.recurrence.triton.plan_passes.roles import is_state
-from chunkform.spec.language import Recurrence, find
-
-SPECS = Path(__file__).parents[2] / "specs"
+from chunkform.spec.language import Recurrence
 
 
 def mask(to, of, late=False):
@@ -31,7 +28,7 @@ def nodes(sweep):
 
 @pytest.fixture(scope="module")
 def momentum():
-    return compile_spec(find(str(SPECS / "momentum.py"))[0])
+    return compile_spec(read(SPECS / "momentum.py")[0])
 
 
 def test_a_state_is_reached_over_others_and_from_itself():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from shared.spec_files import SPECS, read
 
 from chunkform.codegen.ir.expr import ONE, Node, mul
 from chunkform.codegen.recurrence.chunkwise import segment_maps as segments
@@ -23,15 +23,13 @@ from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.gates import gates
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import GateError
-from chunkform.spec.language import Recurrence, find, load, ones, total
-
-SPECS = Path(__file__).parents[2] / "specs"
+from chunkform.spec.language import Recurrence, find, ones, total
 
 
 def compiled(name: str) -> Compiled:
     path = SPECS / f"{name}.py"
-    known = {r.name: r for r in load(SPECS / "columns.py")}
-    return compile_spec(known[name] if name in known else load(path)[0] if path.exists() else find(name)[0])
+    known = {r.name: r for r in read(SPECS / "columns.py")}
+    return compile_spec(known[name] if name in known else read(path)[0] if path.exists() else find(name)[0])
 
 
 def forward_map(name: str) -> SegmentMap:

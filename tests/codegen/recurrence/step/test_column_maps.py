@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from shared.forked import script
+from shared.spec_files import read
 
 import chunkform
 from chunkform.codegen.recurrence.check import check_op
@@ -19,10 +20,10 @@ from chunkform.codegen.recurrence.samples import Case
 from chunkform.codegen.recurrence.step.column_maps import ColumnMaps, column_maps
 from chunkform.codegen.recurrence.step.lower import lower
 from chunkform.errors import GateError
-from chunkform.spec.language import Recurrence, diag, dot, hadamard, load, ones, tanh
+from chunkform.spec.language import Recurrence, diag, dot, hadamard, ones, tanh
 
 FILE = Path(__file__).parent / "specs" / "column_maps.py"
-SPECS = {r.name: r for r in load(FILE)}
+SPECS = {r.name: r for r in read(FILE)}
 COLUMNS = {
     "signed_corrected": {"S": (1, 2)},
     "momentum_corrected": {"M": (1, 2), "W": (1, 2)},

@@ -12,13 +12,13 @@ import pytest
 import torch
 from shared.forked import script
 from shared.recurrent_programs import arguments, compiled, printed, specs
+from shared.spec_files import SPECS, read
 from shared.structures import few_of, sweep
 
 from chunkform.codegen.ir.words import text_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.stepwise import sequential_triton
 from chunkform.runtime.torch_form.recurrent import narrow
-from chunkform.spec.language import load
 
 triton = pytest.importorskip("triton")
 TESTS = Path(__file__).parents[3]
@@ -139,11 +139,7 @@ def test_odd_kernels_compile(name, tmp_path) -> None:
 
 def test_tiles_are_narrow_where_steps_are_taken_several_at_once_and_only_there() -> None:
     """So that many programs are under way: a selective scan's exponentials keep a warp busy."""
-    found = {
-        r.name: compile_spec(r)
-        for r in load(TESTS / "codegen" / "specs" / "entries.py")
-        if r.name in ("mamba1", "mamba3_mimo")
-    }
+    found = {r.name: compile_spec(r) for r in read(SPECS / "entries.py") if r.name in ("mamba1", "mamba3_mimo")}
     sources = {n: text_of(sequential_triton(c)) for n, c in found.items()}
     assert "tile_of(size_c, block_n, narrow(2048, block_n), 1)" in sources["mamba1"]
     assert sources["mamba1"].count("# round 8 of 8") == 3
@@ -153,6 +149,6 @@ def test_tiles_are_narrow_where_steps_are_taken_several_at_once_and_only_there()
 
 def test_products_of_matrices_run_on_tensor_cores() -> None:
     """As products on others take so much text and so many registers that compiling takes minutes."""
-    found = {r.name: r for r in load(TESTS / "codegen" / "recurrence" / "step" / "specs" / "column_maps.py")}
+    found = {r.name: r for r in read(TESTS / "codegen" / "recurrence" / "step" / "specs" / "column_maps.py")}
     source = text_of(sequential_triton(compile_spec(found["several_corrected"])))
     assert source.count("tl.dot(") == source.count('input_precision="tf32x3"') > 5

@@ -1,9 +1,9 @@
 """What sweeps do beside their plan: gradients that are loaded again, maps that are kept, sums that come from the other side."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from shared.spec_files import SPECS, read
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.expr import mul, walk
@@ -17,9 +17,9 @@ from chunkform.codegen.recurrence.triton.plan_passes.scale_reads import scaled
 from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
 from chunkform.codegen.recurrence.triton.section import kernel_plan
 from chunkform.errors import GateError
-from chunkform.spec.language import Recurrence, find
+from chunkform.spec.language import Recurrence
 
-STRANGERS = [r.name for r in find(str(Path(__file__).parents[3] / "codegen" / "specs" / "corrections.py"))]
+STRANGERS = [r.name for r in read(SPECS / "corrections.py")]
 
 
 def loaded(plan):
