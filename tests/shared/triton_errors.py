@@ -242,17 +242,17 @@ def by_head(x: torch.Tensor, axis: int) -> torch.Tensor:
     return x.movedim(axis, 0).reshape(x.shape[axis], -1)
 
 
-def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
+def errors(name: str, case: Case, dtype: torch.dtype, few: int = FEW) -> list[Error]:
     """Errors of every quantity, where the kernels are given inputs rounded to `dtype`.
 
-    Of each quantity the worst head's. A quantity of a few numbers a head is taken over several samples: its relative error in
-    one sample is a matter of chance, since each number is a sum over many steps, which may cancel. The oracle's small steps are
-    faster on the CPU, which many tests share better than a GPU.
+    Of each quantity the worst head's. A quantity of fewer than `few` numbers a head is taken over several samples: its relative
+    error in one sample is a matter of chance, since each number is a sum over many steps, which may cancel. The oracle's small
+    steps are faster on the CPU, which many tests share better than a GPU.
     """
     runs: list[Run] = []
 
     def samples_of(numbers: int) -> list[Run]:
-        count = 1 if numbers >= FEW else -(-FEW // max(1, numbers))
+        count = 1 if numbers >= few else -(-few // max(1, numbers))
         while len(runs) < count:
             c = compiled(name)
             seed = case.seed + 1000 * len(runs)
@@ -261,7 +261,7 @@ def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
             runs.append(Run(c, held, near, exact, close, out))
         return runs[:count]
 
-    (first,) = samples_of(FEW)
+    (first,) = samples_of(few)
     shape = "x".join(str(x) for x in (first.case.batch, first.case.steps, first.case.heads, first.case.width))
     rows = []
     for quantity, x in first.exact.items():
