@@ -23,7 +23,12 @@ def judged(made: Derivation, rows: Iterator[tuple[str, Any, Any]]) -> dict[str, 
     return {v.claim.id: v for v in verdicts_alone(claims)}
 
 
-@pytest.fixture(params=DERIVATIONS, scope="module")
+LONG = ("rwkv7", "gated_linear_attention")
+
+
+@pytest.fixture(
+    params=[pytest.param(n, marks=[pytest.mark.long] if n in LONG else []) for n in DERIVATIONS], scope="module"
+)
 def made(request: pytest.FixtureRequest) -> Derivation:
     return DERIVATIONS[request.param]()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from shared import spec_files
+from shared.structures import few_of
 
 from chunkform.codegen.ir.expr import dim_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
@@ -174,7 +175,14 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
     return np.allclose(np.broadcast_to(a, b.shape) if a.size == 1 else a, b, rtol=1e-9, atol=1e-11)
 
 
-@pytest.fixture(scope="module", params=SPECS, ids=lambda r: r.name)
+FEW = few_of(tuple(r.name for r in SPECS))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[r if r.name in FEW else pytest.param(r, marks=pytest.mark.long) for r in SPECS],
+    ids=lambda r: r.name,
+)
 def case(request) -> tuple[Run, dict[str, list[str]]]:
     c = compile_spec(request.param)
     run = Run(c)

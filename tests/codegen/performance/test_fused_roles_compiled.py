@@ -27,7 +27,7 @@ def launched(name: str, dtype: str = "bfloat16", roles: bool = True, **widths: i
     return [x for x in found if is_gluon(x.kernel) and x.kernel.fn.__name__ == "backward_whole_roles"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(n, marks=pytest.mark.long) for n in NAMES[1:])])
 def test_it_is_compiled_with_all_in_registers(name):
     (x,) = launched(name, d=128, e=128)
     row = report_row(x, "sm_90", "bfloat16", 128, 0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sympy
 from shared.spec_files import SPECS, read, read_all
+from shared.structures import few_of
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence import check
@@ -71,7 +72,14 @@ def solved(compiled: Compiled) -> bool:
     return any(s.solve for s in compiled.forward.sweeps)
 
 
-@pytest.mark.parametrize("r", list(LITERATURE.values()), ids=lambda r: r.name)
+IN_EACH_RUN = {*few_of(tuple(LITERATURE)), *OTHER_FAMILIES, *SEQUENTIAL}
+
+
+@pytest.mark.parametrize(
+    "r",
+    [r if n in IN_EACH_RUN else pytest.param(r, marks=pytest.mark.long) for n, r in LITERATURE.items()],
+    ids=lambda r: r.name,
+)
 def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
     compiled = known(r.name)
     if r.name in OTHER_FAMILIES:
@@ -94,18 +102,18 @@ def test_a_recurrence_of_the_literature(r: Recurrence) -> None:
     [
         "each_other",
         "centred_sum",
-        "diagonal_plus_rank_one",
         "channel_delta_rule",
         "gated_slot_attention",
         "mlstm",
-        "momentum",
         "oja",
-        "stacked",
         "signed_numbers",
-        "slow_and_fast",
         *(
             pytest.param(n, marks=pytest.mark.long)
             for n in (
+                "diagonal_plus_rank_one",
+                "momentum",
+                "stacked",
+                "slow_and_fast",
                 "summed_key",
                 "read_key",
                 "two_reflections",

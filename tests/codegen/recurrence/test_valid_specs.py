@@ -291,7 +291,13 @@ def test_gates_find_the_kernels_of_a_spec_right(spec) -> None:
     assert triton_form(compile_spec(spec())).text
 
 
-LONG = (root_of_a_scale, read_for_a_read, prologue_for_two)  # also told by their gates, below
+LONG = (
+    root_of_a_scale,
+    read_for_a_read,
+    prologue_for_two,
+    negative_eigenvalues,
+    transposed_alone,
+)  # also told by their gates, below
 
 
 @pytest.mark.parametrize("spec", LONG, ids=lambda f: f.__name__)

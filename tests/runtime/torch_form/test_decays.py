@@ -17,12 +17,10 @@ from chunkform.spec.language import Recurrence, ones, sigmoid
 CASE = Case(batch=1, steps=100, width=4)
 NAMES = (
     "gated_linear_attention",
-    "kimi_delta_attention",
-    "value_decay_attention",
-    "rwkv6",
     "gla2d",
     "equal_keys",
     "channel_rate",
+    *(pytest.param(n, marks=pytest.mark.long) for n in ("kimi_delta_attention", "value_decay_attention", "rwkv6")),
 )
 
 

@@ -48,10 +48,12 @@ def product(
     ("name", "count", "variables"),
     [
         ("delta_product", 2, "k v b q1"),
-        ("gated_delta_product", 2, "k v b g q1"),
         ("three_corrections", 3, "k v g q1"),
         ("channel_delta_product", 2, "k v b g q1"),
-        ("product_of_other_keys", 2, "k v l g q1"),
+        *(
+            pytest.param(name, 2, names, marks=pytest.mark.long)
+            for name, names in (("gated_delta_product", "k v b g q1"), ("product_of_other_keys", "k v l g q1"))
+        ),
     ],
 )
 def test_several_corrections_are_substeps(name: str, count: int, variables: str) -> None:

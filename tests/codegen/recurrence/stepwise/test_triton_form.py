@@ -106,7 +106,9 @@ def assembled(ptx: str) -> tuple[int, int]:
     pytest.skip("no assembler for sm_90 beside triton")
 
 
-@pytest.mark.parametrize("name", ["sherman_morrison", "gradient_descent_logistic"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("sherman_morrison", marks=pytest.mark.long), "gradient_descent_logistic"]
+)
 @pytest.mark.parametrize("size, bound", [(64, 0), pytest.param(128, 512, marks=pytest.mark.long)])
 def test_the_state_stays_in_registers(name, size, bound, tmp_path) -> None:
     for kernel, args, options in launches(name, size, tmp_path):

@@ -14,16 +14,19 @@ def assert_within_bounds(*words):
     assert "ok" in done.stdout and "BAD" not in done.stdout, done.stdout
 
 
-def test_strong_decays_of_channels_keep_their_gradients_and_nothing_looks_ahead():
+@pytest.mark.parametrize("name", ["gated_linear_attention", pytest.param("gla2d", marks=pytest.mark.long)])
+def test_strong_decays_of_channels_keep_their_gradients_and_nothing_looks_ahead(name):
     """Rows on both sides of the limit between small and large ranges. All others:
     `python tests/shared/decay_errors.py --help`."""
-    assert_within_bounds("--steps", "70", "--width", "4", "gated_linear_attention", "gla2d")
+    assert_within_bounds("--steps", "70", "--width", "4", name)
 
 
-def test_one_strong_decay_a_step_keeps_its_gradient_in_bfloat16():
+@pytest.mark.parametrize(
+    "name", ["lightning_attention", "gated_delta_rule", pytest.param("retention", marks=pytest.mark.long)]
+)
+def test_one_strong_decay_a_step_keeps_its_gradient_in_bfloat16(name):
     """On one sweep and on several, with no step's own write or read in sums that are taken apart again."""
-    names = ("lightning_attention", "retention", "gated_delta_rule")
-    assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "70", "--width", "8", *names)
+    assert_within_bounds("--gradients", "--dtype", "bfloat16", "--steps", "70", "--width", "8", name)
 
 
 def test_one_strong_decay_a_step_keeps_its_gradient_in_float32():

@@ -17,19 +17,14 @@ HERE = Path(__file__).parent
 SMALL = {"batch": 1, "steps": 37, "heads": 2, "width": 20}
 ALONE = SMALL | {"heads": 1}  # where heads go the same way as in others: a head more is as much time again
 GROUPS = (
-    ("lightning_attention", "linear_attention", "retention", "delta_rule"),
-    ("gated_delta_rule", "inverse_attention", "gradient_descent_squared"),
+    ("lightning_attention", "delta_rule"),
+    ("gated_delta_rule", "inverse_attention"),
     ("gated_linear_attention", "value_decay_attention"),
     ("kimi_delta_attention",),
 )
+OTHERS = ("linear_attention", "retention", "gradient_descent_squared")
 PARTS = (150, (37, 0, 41, 1, 64))  # steps of a sequence, and of packed ones
 FEW = (70, (0, 37, 1))
-LITERATURE = (
-    "leaky_integrator",
-    "scalar_rnn",
-    "scaled_retention",
-    "stacked",
-)  # square and vector states, parameters, products of decays
 
 
 def interpret(names, cases, **more):
@@ -38,44 +33,54 @@ def interpret(names, cases, **more):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def few(*names, others):
+    """Names that are interpreted together in every run, and more of the same kinds, which are in `make test-all` alone."""
+    return pytest.mark.parametrize(
+        "names", [names, pytest.param(others, marks=pytest.mark.long)], ids=["few", "others"]
+    )
+
+
 def assert_small(rows, bound):
     assert rows
     bad = [r for r in rows if math.isnan(r["error"]) or r["error"] > bound]
     assert not bad, bad
 
 
-@pytest.mark.parametrize("names", GROUPS, ids=lambda x: x[0])
+@pytest.mark.parametrize("names", [*GROUPS, pytest.param(OTHERS, marks=pytest.mark.long)], ids=lambda x: x[0])
 def test_float32_agrees_with_the_oracle_also_for_extreme_decays_and_in_slices(names):
     assert_small(interpret(names, [SMALL]), 1e-5)
     assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], slice=16), 1e-5)
 
 
-def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
-    assert_small(interpret(LITERATURE, [ALONE | {"decay": "extreme"}], slice=16), 1e-4)
+@few("leaky_integrator", "stacked", others=("scalar_rnn", "scaled_retention"))
+def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle(names):
+    """Square and vector states, parameters, products of decays."""
+    assert_small(interpret(names, [ALONE | {"decay": "extreme"}], slice=16), 1e-4)
 
 
 def test_what_is_made_of_each_step_for_itself_also_where_one_gradient_is_wanted():
     """Rows of tiles, numbers of each step, and parameters, which may be matrices."""
-    assert_small(interpret(("rwkv6", "mapped", "nested"), [ALONE | {"batch": 2, "decay": "extreme"}]), 1e-5)
+    assert_small(interpret(("rwkv6", "nested"), [ALONE | {"batch": 2, "decay": "extreme"}]), 1e-5)
     assert_small(interpret(("mapped",), [], variants=True), 1e-5)
-    assert_small(interpret(("nested",), [], groups=True), 1e-5)
 
 
 @pytest.mark.long
 def test_parameters_that_are_matrices_in_every_call():
     assert_small(interpret(("mapped", "nested", "mamba2"), [], variants=True, groups=True), 1e-5)
+    assert_small(interpret(("mapped",), [ALONE | {"batch": 2, "decay": "extreme"}]), 1e-5)
 
 
-def test_corrections_in_other_forms_than_the_catalogues():
-    names = ("late_decay", "other_key", "both_sides")
+@few("other_key", "both_sides", others=("late_decay",))
+def test_corrections_in_other_forms_than_the_catalogues(names):
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
 
 
 @pytest.mark.parametrize(
     "names",
     [
-        ("value_strengths", "value_strengths_square"),
+        ("value_strengths",),
         ("channel_delta_rule",),
+        pytest.param(("value_strengths_square",), marks=pytest.mark.long),
         pytest.param(("value_strengths_of_channels", "value_strengths_momentum"), marks=pytest.mark.long),
     ],
     ids=" ".join,
@@ -99,9 +104,9 @@ def test_rows_and_columns_may_both_decay(names):
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}], parts=FEW), 1e-5)
 
 
-def test_a_write_and_what_it_takes_away_may_be_terms_of_their_own():
+@few("corrected_apart", others=("corrected_apart_columns",))
+def test_a_write_and_what_it_takes_away_may_be_terms_of_their_own(names):
     """A gradient leaves out what both have of a step's own, as the write is made of what is read."""
-    names = ("corrected_apart", "corrected_apart_columns")
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
 
 
@@ -149,9 +154,13 @@ def test_a_backward_pass_in_one_sweep_makes_what_several_sweeps_do():
     assert_small(interpret(("lightning_attention", "linear_attention"), [], whole=[], again=True), 2e-3)
 
 
-def test_one_sweep_also_solves_for_writes_and_sums_for_numbers_of_each_step():
+@few("gated_delta_rule", others=("inverse_attention",))
+def test_one_sweep_also_solves_for_writes(names):
     """Which isn't faster on an H200, and so isn't chosen."""
-    assert_small(interpret(("gated_delta_rule", "inverse_attention"), [], whole=["parts", "packed"], forced=True), 1e-3)
+    assert_small(interpret(names, [], whole=["parts", "packed"], forced=True), 1e-3)
+
+
+def test_one_sweep_also_sums_for_numbers_of_each_step():
     assert_small(interpret(("mamba2",), [], whole=["packed"], forced=True), 2e-3)
 
 
@@ -159,16 +168,21 @@ def test_variables_and_dims_may_be_called_what_kernels_call_their_own():
     assert_small(interpret(("awkward_names", "awkward_dims"), [ALONE], parts=FEW), 1e-5)
 
 
-def test_coefficients_that_are_seen_to_be_decays():
-    assert_small(interpret(("lower_bound", "little_forgotten"), [ALONE], parts=FEW), 1e-5)
+@few("little_forgotten", others=("lower_bound",))
+def test_coefficients_that_are_seen_to_be_decays(names):
+    assert_small(interpret(names, [ALONE], parts=FEW), 1e-5)
 
 
-def test_a_launch_for_each_read_makes_what_one_for_all_does():
-    """As of states so wide that no three chunks fit; with a sum over two reads (late_decay), reads that nothing is stored of
-    (three_corrections), and two states (mlstm)."""
-    names = ("gated_delta_rule", "delta_rule", "gradient_descent_squared_weight_decay")
+@few("gated_delta_rule", others=("delta_rule", "gradient_descent_squared_weight_decay"))
+def test_a_launch_for_each_read_makes_what_one_for_all_does(names):
+    """As of states so wide that no three chunks fit."""
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}], parts=FEW, buffers=1), 1e-5)
-    assert_small(interpret(("late_decay", "three_corrections", "mlstm"), [ALONE], buffers=1), 1e-5)
+
+
+@few("late_decay", "mlstm", others=("three_corrections",))
+def test_a_launch_for_each_read_of_other_kinds(names):
+    """A sum over two reads (late_decay), reads that nothing is stored of (three_corrections), two states (mlstm)."""
+    assert_small(interpret(names, [ALONE], buffers=1), 1e-5)
 
 
 def test_one_launch_makes_what_parts_leave_and_the_matrices_of_their_maps():
@@ -186,11 +200,11 @@ def test_tiles_for_two_programs_sum_as_those_for_one_do():
     assert_small(interpret(("gated_delta_rule",), [SMALL | {"dtype": "float16", "heads": 1, "width": 200}]), 4e-3)
 
 
-@pytest.mark.parametrize("parts", [FEW, pytest.param(PARTS, marks=pytest.mark.long)], ids=["few", "many"])
-def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several(parts):
+@pytest.mark.parametrize("parts", [FEW, pytest.param(PARTS, marks=pytest.mark.long)], ids=["", "many"])
+@few("kimi_delta_attention", "shared_decay", others=("rwkv7", "square_delta_rule"))
+def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several(names, parts):
     """Also where torch makes a part of what a decay's gradient is the sum of, where an axis is contracted and kept, and where two
     states share a decay, whose sums only one of their gradients may replace."""
-    names = ("kimi_delta_attention", "rwkv7", "square_delta_rule", "shared_decay")
     assert_small(interpret(names, [SMALL | {"steps": 70, "heads": 1, "decay": "extreme"}], parts=parts, slice=16), 1e-5)
 
 
@@ -255,9 +269,9 @@ def test_float16_takes_decays_without_rests_apart():
     assert_small(rows, 4e-3)
 
 
-def test_strides_needs_and_missing_gradients_change_nothing():
+@few("kimi_delta_attention", "mlstm", others=("gated_delta_rule", "three_corrections"))
+def test_strides_needs_and_missing_gradients_change_nothing(names):
     """Also of what torch makes of one read in the prologue of a kernel, and of sweeps of which only one read is wanted."""
-    names = ("gated_delta_rule", "kimi_delta_attention", "mlstm", "three_corrections")
     assert_small(interpret(names, [], variants=True), 1e-6)
 
 
@@ -304,8 +318,8 @@ def test_states_that_are_added_to_each_other_take_weights_between_them():
     [[ALONE | {"steps": 70, "width": 24}], pytest.param([ALONE], marks=pytest.mark.long)],
     ids=["several chunks", "one chunk"],
 )
-def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there(cases):
-    names = ("decays_written", "decays_corrected", "decays_added", "ones_read", "ones_written")
+@few("decays_written", "ones_read", others=("decays_corrected", "decays_added", "ones_written"))
+def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_there(names, cases):
     assert_small(interpret(names, cases), 1e-5)
 
 
@@ -317,9 +331,10 @@ def test_what_is_not_zero_where_nothing_is_loaded_adds_nothing_in_parts(parts):
 @pytest.mark.parametrize(
     "names",
     [
-        ("each_other", "read_key", "householder", "diagonal_plus_rank_one"),
+        ("each_other", "diagonal_plus_rank_one"),
         pytest.param(
-            ("summed_key", "centred_sum", "squared_read", "two_reflections", "towards_new"), marks=pytest.mark.long
+            ("read_key", "householder", "summed_key", "centred_sum", "squared_read", "two_reflections", "towards_new"),
+            marks=pytest.mark.long,
         ),
     ],
     ids=["few", "others"],

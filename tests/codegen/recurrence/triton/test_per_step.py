@@ -14,7 +14,8 @@ from chunkform.codegen.recurrence.triton.kernels.per_step import matrix_product,
 from chunkform.runtime.chunk_kernels.matrices import STEPS, by_matrix, outer_sum
 from chunkform.runtime.launch.launch import candidates
 
-STREAMS = ("rwkv6", "rwkv7", "mamba2", "longhorn", "mlstm", "gated_slot_attention", "gated_delta_product")
+STREAMS = ("rwkv7", "mamba2", "mlstm")
+OTHERS = ("rwkv6", "longhorn", "gated_slot_attention", "gated_delta_product")
 
 
 def hosts(name):
@@ -22,7 +23,7 @@ def hosts(name):
     return re.findall(r"^def triton_\w+\(.*?(?=^@triton|^def |\Z)", triton_source(compiled(name)), re.M | re.S)
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", [*STREAMS, *(pytest.param(n, marks=pytest.mark.long) for n in OTHERS)])
 def test_torch_computes_nothing_for_each_step(name):
     found = hosts(name)
     assert len(found) >= 2

@@ -199,7 +199,12 @@ def test_dims_may_have_any_name_that_kernels_use(name):
 
 
 @pytest.mark.parametrize(
-    "names", ["x p m since seen", "t until k_each matrix1 part_d", "w kept k2 pairs S_live", "y s b_each sums weight1"]
+    "names",
+    [
+        "x p m since seen",
+        "t until k_each matrix1 part_d",
+        *(pytest.param(x, marks=pytest.mark.long) for x in ("w kept k2 pairs S_live", "y s b_each sums weight1")),
+    ],
 )
 def test_kernels_store_over_none_of_their_arguments(names):
     r = Recurrence("named")

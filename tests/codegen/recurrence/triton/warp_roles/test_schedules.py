@@ -200,7 +200,18 @@ SPECS: dict[str, tuple[Callable[[Drawn], tuple[Any, Any, Any]], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPECS)
+LONG = (
+    "twice the key, no decay",
+    "a constant",
+    "a number of each head",
+    "all scaled",
+    "a sum as value",
+    "weights",
+    "gated",
+)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] if n in LONG else []) for n in SPECS])
 def test_the_gate_refuses_no_schedule_that_is_made(name: str) -> None:
     parts, there = SPECS[name]
     x = Drawn()
