@@ -35,7 +35,7 @@ family: chunk-parallel
 #     (20) dS_t = dS_t^+ + q_t do_t^T
 #     (21) dS_{t-1}^+ = dS_t - beta_{1,t} k_{1,t} p_{2,t}^T - beta_{2,t} k_{2,t} p_{1,t}^T
 #     (22) p_{1,t} = dS_t^T k_{2,t}
-#     (23) p_{2,t} = dS_t^T k_{1,t} - beta_{2,t} (k_{1,t}^T k_{2,t}) dS_t^T k_{2,t}
+#     (23) p_{2,t} = dS_t^T k_{1,t} - beta_{2,t} (k_{1,t}^T k_{2,t}) p_{1,t}
 #     (24) dq_t = S_t do_t
 #     (25) dk_{1,t} = beta_{1,t} (dS_t w_{1,t} - beta_{2,t} (w_{1,t}^T p_{1,t}) k_{2,t}) - beta_{1,t} S_{t-1} p_{2,t}
 #     (26) dk_{2,t} = beta_{2,t} dS_t w_{2,t} - beta_{2,t} S_t' p_{1,t}
@@ -68,19 +68,18 @@ family: chunk-parallel
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     (47) G_{11} = (K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) dS_C + (((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2)
-#         Q^T) . N^T) dO
-#     (48) G_{12} = -((K_2 K_2^T) . M^T) diag(beta_2)
-#     (49) G_{13} = -(((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) K_2^T) . M^T) diag(beta_2)
-#     (50) G_{14} = G_{13} (I - G_{12})^-1
-#     (51) G_{15} = K_2 dS_C + ((K_2 Q^T) . N^T) dO
-#     (52) G_{16} = G_{11} + G_{14} G_{15}
-#     (53) G_{17} = -(((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) K_1^T) . M^T) diag(beta_1)
+#     (47) G_{11} = -((K_2 K_2^T) . M^T) diag(beta_2)
+#     (48) G_{12} = -((K_1 K_2^T) . M^T) diag(beta_2)
+#     (49) G_{13} = G_{12} (I - G_{11})^-1 - diag(beta_2 . ((K_1 . K_2) 1)) (I - G_{11})^-1
+#     (50) G_{14} = K_2 dS_C + ((K_2 Q^T) . N^T) dO
+#     (51) G_{15} = K_1 dS_C + ((K_1 Q^T) . N^T) dO
+#     (52) G_{16} = G_{15} + G_{13} G_{14}
+#     (53) G_{17} = -((K_1 K_1^T) . M^T) diag(beta_1)
 #     (54) G_{18} = -((K_2 K_1^T) . M^T) diag(beta_1)
-#     (55) G_{19} = G_{17} + G_{14} G_{18}
+#     (55) G_{19} = G_{17} + G_{13} G_{18}
 #     (56) P_2 = (I - G_{19})^-1 G_{16}
-#     (57) G_{20} = G_{18} P_2 + G_{15}
-#     (58) P_1 = (I - G_{12})^-1 G_{20}
+#     (57) G_{20} = G_{18} P_2 + G_{14}
+#     (58) P_1 = (I - G_{11})^-1 G_{20}
 #     (59) dS_0 = dS_C + Q^T dO - K_1^T diag(beta_1) P_2 - K_2^T diag(beta_2) P_1
 # Sweep 2 goes from the last chunk to the first.
 #     (60) Y_1 = W_1 dS_C^T + ((W_1 dO^T) . N^T) Q - (M^T . (W_1 P_2^T)) diag(beta_1) K_1 - (M^T . (W_1 P_1^T))
@@ -199,43 +198,44 @@ def torch_forward(given, states, constants, packed=None):
     return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e5108c2bc": w1, "50a8a7b577": w2}
 
 
-def _backward_sweep_1(q, do, x, k2, x2, x3, dS, lead, size):
+def _backward_sweep_1(x, k2, x2, x3, k1, q, do, dS, lead, size):
     """An inter-chunk sweep backwards in time, which carries dS."""
-    q, do, x, k2, x2, x3 = chunks_of(lead, size, q, do, x, k2, x2, x3)
-    prod = q.mT @ do
-    order = order_mask(size, False, -1, q)
-    prod2 = k2 @ x.mT
-    inverse = triangular_inverse(order * prod2, -1)
-    prod3 = k2 @ x2.mT
-    t = prod3 * order
-    prod5 = x3 @ q.mT
-    order2 = order_mask(size, True, -1, q)
-    prod6 = (prod5 * order2) @ do
-    prod7 = x3 @ x.mT
-    prod8 = (order * prod7) @ inverse
-    prod9 = k2 @ q.mT
-    prod10 = (order2 * prod9) @ do
-    prod13 = x3 @ x2.mT
-    prod14 = prod8 @ (prod3 * order)
-    inverse2 = triangular_inverse((order * prod13 + prod14), -1)
-    prod15_all = []
-    prod17_all = []
-    count = q.shape[2]
+    x, k2, x2, x3, k1, q, do = chunks_of(lead, size, x, k2, x2, x3, k1, q, do)
+    order = order_mask(size, False, -1, x)
+    prod = k2 @ x.mT
+    inverse = triangular_inverse(order * prod, -1)
+    prod2 = k2 @ x2.mT
+    t = prod2 * order
+    prod3 = k1 @ x.mT
+    prod4 = (prod3 * order) @ inverse
+    t2 = inverse * x3[..., :, None] + prod4
+    order2 = order_mask(size, True, -1, x)
+    prod5 = k2 @ q.mT
+    prod6 = (order2 * prod5) @ do
+    prod10 = k1 @ q.mT
+    prod11 = (order2 * prod10) @ do
+    prod12 = k1 @ x2.mT
+    prod13 = (inverse * x3[..., :, None] + prod4) @ (prod2 * order)
+    inverse2 = triangular_inverse((order * prod12 + prod13), -1)
+    prod19 = q.mT @ do
+    prod14_all = []
+    prod16_all = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        prod4 = x3[:, :, n] @ dS
-        prod11 = k2[:, :, n] @ dS
-        prod12 = prod8[:, :, n] @ (prod10[:, :, n] + prod11)
-        prod15 = inverse2[:, :, n] @ ((prod4 + prod6[:, :, n]) + prod12)
-        prod16 = t[:, :, n] @ prod15
-        prod17 = inverse[:, :, n] @ (prod16 + (prod10[:, :, n] + prod11))
-        prod18 = x[:, :, n].mT @ prod17
-        prod19 = x2[:, :, n].mT @ prod15
-        prod15_all.append(prod15)
-        prod17_all.append(prod17)
-        dS = dS + prod[:, :, n] + prod18 + prod19
-    prod15 = torch.stack(prod15_all[::-1], 2)
-    prod17 = torch.stack(prod17_all[::-1], 2)
-    return from_chunks(prod15, lead, 1), from_chunks(prod17, lead, 1), dS
+        prod7 = k2[:, :, n] @ dS
+        prod8 = t2[:, :, n] @ (prod6[:, :, n] + prod7)
+        prod9 = k1[:, :, n] @ dS
+        prod14 = inverse2[:, :, n] @ (prod8 + (prod9 + prod11[:, :, n]))
+        prod15 = t[:, :, n] @ prod14
+        prod16 = inverse[:, :, n] @ (prod15 + (prod6[:, :, n] + prod7))
+        prod17 = x[:, :, n].mT @ prod16
+        prod18 = x2[:, :, n].mT @ prod14
+        prod14_all.append(prod14)
+        prod16_all.append(prod16)
+        dS = prod17 + dS + prod18 + prod19[:, :, n]
+    prod14 = torch.stack(prod14_all[::-1], 2)
+    prod16 = torch.stack(prod16_all[::-1], 2)
+    return from_chunks(prod14, lead, 1), from_chunks(prod16, lead, 1), dS
 
 
 def _backward_sweep_2(p2, x, q, do, x2, p1, x3, x4, dS, lead, size):
@@ -318,19 +318,18 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     size_e = given["v1"].shape[-1]
     S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
-    q = steps_first(given["q"], dtype)
-    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     k2 = steps_first(given["k2"], dtype)
     beta2 = steps_first(given["beta2"], dtype)
     k1 = steps_first(given["k1"], dtype)
     beta1 = steps_first(given["beta1"], dtype)
-    t11 = (k2 * k1).sum(-1)
-    # (56) p2: dS_t^T k1_t - beta2_t (k1_t^T k2_t) dS_t^T k2_t
+    t9 = (k2 * k1).sum(-1)
+    q = steps_first(given["q"], dtype)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (56) p2: dS_t^T k1_t - beta2_t (k1_t^T k2_t) p_{1,t}
     # (58) p1: dS_t^T k2_t
     p2, p1, dS_first = in_segments(
-        _backward_sweep_1,
-        (q, do, -k2 * beta2[..., None], k2, -k1 * beta1[..., None], (k1 - k2 * t11[..., None] * beta2[..., None])),
-        (dS_last,), lead, -1, CHUNK,
+        _backward_sweep_1, (-k2 * beta2[..., None], k2, -k1 * beta1[..., None], -t9 * beta2, k1, q, do), (dS_last,),
+        lead, -1, CHUNK,
     )
     t15 = -k1 * beta1[..., None]
     t16 = -k2 * beta2[..., None]
@@ -430,40 +429,40 @@ def torch_forward_states(given, states, constants, exchange):
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(k2, x, x2, x3, q, do, lead, size, dtype, device, size_d, size_e):
+def _backward_states_1_chunks(k2, x, x2, k1, x3, q, do, lead, size, dtype, device, size_d, size_e):
     """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
-    k2, x, x2, x3, q, do = chunks_of(lead, size, k2, x, x2, x3, q, do)
+    k2, x, x2, k1, x3, q, do = chunks_of(lead, size, k2, x, x2, k1, x3, q, do)
     count = k2.shape[2]
     order = order_mask(size, False, -1, k2)
     prod = k2 @ x.mT
     inverse = triangular_inverse(order * prod, -1)
-    prod2 = x2 @ x.mT
-    prod3 = (order * prod2) @ inverse
-    prod4 = prod3 @ k2
-    prod5 = x2 @ x3.mT
-    prod6 = k2 @ x3.mT
-    prod7 = prod3 @ (prod6 * order)
-    inverse2 = triangular_inverse((order * prod5 + prod7), -1)
-    prod8 = inverse2 @ (prod4 + x2)
-    prod9 = x3.mT @ prod8
-    prod10 = (prod6 * order) @ prod8
-    prod11 = inverse @ (prod10 + k2)
-    prod12 = x.mT @ prod11
+    prod2 = k2 @ x2.mT
+    prod3 = k1 @ x.mT
+    prod4 = (prod3 * order) @ inverse
+    prod5 = (inverse * x3[..., :, None] + prod4) @ k2
+    prod6 = k1 @ x2.mT
+    prod7 = (inverse * x3[..., :, None] + prod4) @ (prod2 * order)
+    inverse2 = triangular_inverse((order * prod6 + prod7), -1)
+    prod8 = inverse2 @ (k1 + prod5)
+    prod9 = (prod2 * order) @ prod8
+    prod10 = inverse @ (prod9 + k2)
+    prod11 = x.mT @ prod10
+    prod12 = x2.mT @ prod8
     t = torch.eye(size_d, dtype=dtype, device=device)
     prod13 = q.mT @ do
     order2 = order_mask(size, True, -1, k2)
     prod14 = k2 @ q.mT
     prod15 = (order2 * prod14) @ do
-    prod16 = prod3 @ prod15
-    prod17 = x2 @ q.mT
-    prod18 = (prod17 * order2) @ do
+    prod16 = (inverse * x3[..., :, None] + prod4) @ prod15
+    prod17 = k1 @ q.mT
+    prod18 = (order2 * prod17) @ do
     prod19 = inverse2 @ (prod16 + prod18)
-    prod20 = x3.mT @ prod19
-    prod21 = (prod6 * order) @ prod19
-    prod22 = inverse @ (prod15 + prod21)
+    prod20 = x2.mT @ prod19
+    prod21 = (prod2 * order) @ prod19
+    prod22 = inverse @ (prod21 + prod15)
     prod23 = x.mT @ prod22
     return (
-        over_chunks((prod9 + prod12 + t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod11 + prod12 + t), (*lead[:2], count, size_d, size_d), dtype, device),
         over_chunks((prod13 + prod20 + prod23), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
@@ -491,14 +490,14 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     k2 = steps_first(given["k2"], dtype)
     beta2 = steps_first(given["beta2"], dtype)
     k1 = steps_first(given["k1"], dtype)
-    t8 = (k2 * k1).sum(-1)
     beta1 = steps_first(given["beta1"], dtype)
+    t9 = (k2 * k1).sum(-1)
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
         _backward_states_1_chunks, _backward_states_1_composed,
-        (k2, -k2 * beta2[..., None], (k1 - k2 * t8[..., None] * beta2[..., None]), -k1 * beta1[..., None], q, do), lead,
-        -1, CHUNK, dtype, device, size_d, size_e,
+        (k2, -k2 * beta2[..., None], -k1 * beta1[..., None], k1, -t9 * beta2, q, do), lead, -1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(

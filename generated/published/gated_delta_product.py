@@ -41,8 +41,7 @@ family: chunk-parallel
 #     (27) k_{2,t} = b_t / sqrt(c_{2,t})
 #     (28) S_t = g_t S_{t-1} + beta_{1,t} k_{1,t} w_{1,t}^T + beta_{2,t} k_{2,t} w_{2,t}^T
 #     (29) w_{1,t} = v_{1,t} - g_t S_{t-1}^T a_t / sqrt(c_{1,t})
-#     (30) w_{2,t} = v_{2,t} - (beta_{1,t} (a_t^T b_t) (v_{1,t} - g_t S_{t-1}^T a_t / sqrt(c_{1,t})) / sqrt(c_{1,t})
-#         + g_t S_{t-1}^T b_t) / sqrt(c_{2,t})
+#     (30) w_{2,t} = v_{2,t} - (g_t S_{t-1}^T b_t + beta_{1,t} (a_t^T b_t) w_{1,t} / sqrt(c_{1,t})) / sqrt(c_{2,t})
 #     (31) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
@@ -71,29 +70,26 @@ family: chunk-parallel
 # i, j and s run over the steps of the chunk.
 #     (45) M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
 #     (46) f_i = prod_{s < i} g_s
-#     (47) N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
-#     (48) x_i = prod_{s <= i} g_s
+#     (47) x_i = prod_{s <= i} g_s
+#     (48) N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
 #     (49) x_C = prod_s g_s
 #     (50) r_j = prod_{s > j} g_s
 #     (51) L_{ij} = prod_{j < s <= i} g_s  for j < i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     (52) H_1 = (((diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2))) B) A^T)
-#         . M) diag(beta_1 . (1 / sqrt(c_1)))
-#     (53) H_2 = -diag(g . (1 / sqrt(c_1))) ((A A^T) . M) diag(beta_1 . (1 / sqrt(c_1)))
-#     (54) H_3 = H_1 (I - H_2)^-1
+#     (52) H_1 = -diag(g . (1 / sqrt(c_1))) ((A A^T) . M) diag(beta_1 . (1 / sqrt(c_1)))
+#     (53) H_2 = -diag(g . (1 / sqrt(c_2))) ((B A^T) . M) diag(beta_1 . (1 / sqrt(c_1)))
+#     (54) H_3 = H_2 (I - H_1)^-1 - diag(beta_1 . (1 / sqrt(c_1)) . (1 / sqrt(c_2)) . ((A . B) 1)) (I - H_1)^-1
 #     (55) H_4 = V_1 - diag(g . f . (1 / sqrt(c_1))) A S_0
-#     (56) H_5 = diag(f) (diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2)))
-#         B) S_0 + V_2 - diag(beta_1 . (1 / sqrt(c_1)) . (1 / sqrt(c_2)) . ((A . B) 1)) V_1
+#     (56) H_5 = V_2 - diag(g . f . (1 / sqrt(c_2))) B S_0
 #     (57) H_6 = H_5 + H_3 H_4
-#     (58) H_7 = (((diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2))) B) B^T)
-#         . M) diag(beta_2 . (1 / sqrt(c_2)))
-#     (59) H_8 = -diag(g . (1 / sqrt(c_1))) ((A B^T) . M) diag(beta_2 . (1 / sqrt(c_2)))
-#     (60) H_9 = H_7 + H_3 H_8
+#     (58) H_7 = -diag(g . (1 / sqrt(c_1))) ((A B^T) . M) diag(beta_2 . (1 / sqrt(c_2)))
+#     (59) H_8 = -diag(g . (1 / sqrt(c_2))) ((B B^T) . M) diag(beta_2 . (1 / sqrt(c_2)))
+#     (60) H_9 = H_8 + H_3 H_7
 #     (61) W_2 = (I - H_9)^-1 H_6
-#     (62) H_{10} = H_4 + H_8 W_2
-#     (63) W_1 = (I - H_2)^-1 H_{10}
+#     (62) H_{10} = H_4 + H_7 W_2
+#     (63) W_1 = (I - H_1)^-1 H_{10}
 #     (64) O = diag(x) Q S_0 + ((Q A^T) . N) diag(beta_1 . (1 / sqrt(c_1))) W_1 + ((Q B^T) . N) diag(beta_2 . (1 /
 #         sqrt(c_2))) W_2
 #     (65) S_C = x_C S_0 + A^T diag(beta_1 . r . (1 / sqrt(c_1))) W_1 + B^T diag(beta_2 . r . (1 / sqrt(c_2))) W_2
@@ -174,54 +170,55 @@ from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask,
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(log_g, x, x2, x3, x4, v1, x5, q, S, lead, size):
+def _forward_sweep_1(log_g, x, x2, x3, x4, v1, v2, x5, q, S, lead, size):
     """An inter-chunk sweep forwards in time, which carries S."""
-    log_g, x, x2, x3, x4, v1, x5, q = chunks_of(lead, size, log_g, x, x2, x3, x4, v1, x5, q)
+    log_g, x, x2, x3, x4, v1, v2, x5, q = chunks_of(lead, size, log_g, x, x2, x3, x4, v1, v2, x5, q)
     kept = decay_all(log_g)
     until = decay_out(log_g, True, 1)
-    prod = x3 @ x2.mT
+    prod = x2 @ x.mT
     decays = decay_mask(log_g, False, True, False, 1)
-    prod2 = x4 @ x2.mT
-    inverse = triangular_inverse(prod2 * decays, 1)
-    prod3 = (prod * decays) @ inverse
+    inverse = triangular_inverse(prod * decays, 1)
+    prod2 = x4 @ x.mT
+    prod3 = (prod2 * decays) @ inverse
+    t = x3[..., :, None] * inverse + prod3
     since = decay_in(log_g, False, 1)
-    prod7 = x3 @ x.mT
-    prod8 = x4 @ x.mT
-    prod9 = prod3 @ (prod8 * decays)
-    inverse2 = triangular_inverse((prod7 * decays + prod9), 1)
-    t2 = prod8 * decays
-    decays2 = decay_mask(log_g, True, True, True, 1)
-    prod15 = q @ x.mT
+    prod7 = x2 @ x5.mT
+    prod8 = (x3[..., :, None] * inverse + prod3) @ (prod7 * decays)
+    prod9 = x4 @ x5.mT
+    inverse2 = triangular_inverse((prod8 + prod9 * decays), 1)
+    t3 = prod7 * decays
     since2 = decay_in(log_g, True, 1)
-    prod18 = q @ x2.mT
+    decays2 = decay_mask(log_g, True, True, True, 1)
+    prod16 = q @ x5.mT
+    prod18 = q @ x.mT
     S_0 = []
     prod10_all = []
-    prod13_all = []
+    prod12_all = []
     count = log_g.shape[2]
     for n in range(count):
         S_0.append(S)
-        prod4 = x4[:, :, n] @ S
-        prod5 = prod3[:, :, n] @ (prod4 * since[:, :, n][..., :, None] + v1[:, :, n])
-        prod6 = x3[:, :, n] @ S
-        t = prod5 + (since[:, :, n][..., :, None] * prod6 + x5[:, :, n])
-        prod10 = inverse2[:, :, n] @ t
-        prod11 = (until[:, :, n][..., :, None] * x[:, :, n]).mT @ prod10
-        prod12 = t2[:, :, n] @ prod10
-        t3 = prod12 + (prod4 * since[:, :, n][..., :, None] + v1[:, :, n])
-        prod13 = inverse[:, :, n] @ t3
-        prod14 = x2[:, :, n].mT @ (until[:, :, n][..., :, None] * prod13)
+        prod4 = x2[:, :, n] @ S
+        prod5 = t[:, :, n] @ (prod4 * since[:, :, n][..., :, None] + v1[:, :, n])
+        prod6 = x4[:, :, n] @ S
+        t2 = prod5 + (prod6 * since[:, :, n][..., :, None] + v2[:, :, n])
+        prod10 = inverse2[:, :, n] @ t2
+        prod11 = t3[:, :, n] @ prod10
+        t4 = prod11 + (prod4 * since[:, :, n][..., :, None] + v1[:, :, n])
+        prod12 = inverse[:, :, n] @ t4
+        prod13 = (until[:, :, n][..., :, None] * x[:, :, n]).mT @ prod12
+        prod14 = (until[:, :, n][..., :, None] * x5[:, :, n]).mT @ prod10
         prod10_all.append(prod10)
-        prod13_all.append(prod13)
-        S = S * kept[:, :, n][..., None, None] + prod11 + prod14
+        prod12_all.append(prod12)
+        S = S * kept[:, :, n][..., None, None] + prod13 + prod14
     S_0 = torch.stack(S_0, 2)
     prod10 = torch.stack(prod10_all, 2)
-    prod13 = torch.stack(prod13_all, 2)
-    prod16 = (decays2 * prod15) @ prod10
-    prod17 = q @ S_0
-    prod19 = (decays2 * prod18) @ prod13
+    prod12 = torch.stack(prod12_all, 2)
+    prod15 = q @ S_0
+    prod17 = (decays2 * prod16) @ prod10
+    prod19 = (decays2 * prod18) @ prod12
     return (
-        from_chunks(prod10, lead, 1), from_chunks(prod13, lead, 1),
-        from_chunks((prod16 + prod17 * since2[..., :, None] + prod19), lead, 1), S,
+        from_chunks(prod10, lead, 1), from_chunks(prod12, lead, 1),
+        from_chunks((prod15 * since2[..., :, None] + prod17 + prod19), lead, 1), S,
     )
 
 
@@ -235,32 +232,30 @@ def torch_forward(given, states, constants, packed=None):
     size_e = given["v1"].shape[-1]
     S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
-    b = steps_first(given["b"], dtype)
-    t6 = (b.square()).sum(-1)
-    beta2 = steps_first(given["beta2"], dtype)
     a = steps_first(given["a"], dtype)
-    t9 = (a.square()).sum(-1)
+    t6 = (a.square()).sum(-1)
     beta1 = steps_first(given["beta1"], dtype)
-    t11 = 1e-06 + t6
-    t12 = t11.rsqrt()
+    t8 = 1e-06 + t6
+    t9 = t8.rsqrt()
     g = log_g.exp()
-    t14 = (a * b).sum(-1)
-    t15 = 1e-06 + t9
-    t16 = t14[..., None] * t15.reciprocal()[..., None] * t12[..., None] * a * beta1[..., None] * g[..., None]
-    t17 = t15.rsqrt()
+    b = steps_first(given["b"], dtype)
+    t12 = (a * b).sum(-1)
+    t13 = (b.square()).sum(-1)
+    t14 = 1e-06 + t13
+    t15 = t14.rsqrt()
     v1 = steps_first(given["v1"], dtype)
     v2 = steps_first(given["v2"], dtype)
-    t20 = -t17[..., None] * t14[..., None] * t12[..., None] * beta1[..., None] * v1
+    beta2 = steps_first(given["beta2"], dtype)
     q = steps_first(given["q"], dtype)
-    # (61) w2: v2_t - (beta1_t (a_t^T b_t) (v1_t - g_t S_{t-1}^T a_t / sqrt(1e-6 + a_t^T a_t)) / sqrt(1e-6 + a_t^T a_t) + g_t S_{t-1}^T b_t) / sqrt(1e-6 + b_t^T b_t)
+    # (61) w2: v2_t - (g_t S_{t-1}^T b_t + beta1_t (a_t^T b_t) w_{1,t} / sqrt(1e-6 + a_t^T a_t)) / sqrt(1e-6 + b_t^T b_t)
     # (63) w1: v1_t - g_t S_{t-1}^T a_t / sqrt(1e-6 + a_t^T a_t)
     # (64) o: S_t^T q_t
     w2, w1, o, S_last = in_segments(
         _forward_sweep_1,
         (
-            log_g, (1e-06 + t6).rsqrt()[..., None] * beta2[..., None] * b,
-            (1e-06 + t9).rsqrt()[..., None] * a * beta1[..., None], (-t12[..., None] * g[..., None] * b + t16),
-            -t17[..., None] * a * g[..., None], v1, (v2 + t20), q,
+            log_g, (1e-06 + t6).rsqrt()[..., None] * a * beta1[..., None], -t9[..., None] * a * g[..., None],
+            -t9 * t12 * (1e-06 + t13).rsqrt() * beta1, -t15[..., None] * g[..., None] * b, v1, v2,
+            t15[..., None] * beta2[..., None] * b, q,
         ),
         (S_first,), lead, 1, CHUNK,
     )
@@ -591,38 +586,38 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(v1, log_g, x, x2, x3, x4, x5, lead, size, dtype, device, size_d, size_e):
+def _forward_states_1_chunks(v1, log_g, x, x2, x3, x4, x5, v2, lead, size, dtype, device, size_d, size_e):
     """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
-    v1, log_g, x, x2, x3, x4, x5 = chunks_of(lead, size, v1, log_g, x, x2, x3, x4, x5)
+    v1, log_g, x, x2, x3, x4, x5, v2 = chunks_of(lead, size, v1, log_g, x, x2, x3, x4, x5, v2)
     count = v1.shape[2]
     until = decay_out(log_g, True, 1)
-    prod = x2 @ x.mT
+    since = decay_in(log_g, False, 1)
+    prod = x3 @ x5.mT
     decays = decay_mask(log_g, False, True, False, 1)
     inverse = triangular_inverse(prod * decays, 1)
-    since = decay_in(log_g, False, 1)
-    prod2 = x2 @ x3.mT
-    prod3 = x4 @ x.mT
-    prod4 = (prod3 * decays) @ inverse
-    prod5 = prod4 @ (x2 * since[..., :, None])
-    prod6 = x4 @ x3.mT
-    prod7 = prod4 @ (prod2 * decays)
-    inverse2 = triangular_inverse((prod6 * decays + prod7), 1)
-    prod8 = inverse2 @ (since[..., :, None] * x4 + prod5)
-    prod9 = (prod2 * decays) @ prod8
-    prod10 = inverse @ (x2 * since[..., :, None] + prod9)
-    prod11 = (until[..., :, None] * x).mT @ prod10
-    prod12 = (until[..., :, None] * x3).mT @ prod8
+    prod2 = x2 @ x5.mT
+    prod3 = (prod2 * decays) @ inverse
+    prod4 = (x4[..., :, None] * inverse + prod3) @ (x3 * since[..., :, None])
+    prod5 = x3 @ x.mT
+    prod6 = (x4[..., :, None] * inverse + prod3) @ (prod5 * decays)
+    prod7 = x2 @ x.mT
+    inverse2 = triangular_inverse((prod6 + prod7 * decays), 1)
+    prod8 = inverse2 @ (x2 * since[..., :, None] + prod4)
+    prod9 = (until[..., :, None] * x).mT @ prod8
     kept = decay_all(log_g)
     t = torch.eye(size_d, dtype=dtype, device=device)
-    prod13 = prod4 @ v1
-    prod14 = inverse2 @ (prod13 + x5)
-    prod15 = (prod2 * decays) @ prod14
-    prod16 = inverse @ (prod15 + v1)
-    prod17 = x.mT @ (until[..., :, None] * prod16)
-    prod18 = (until[..., :, None] * x3).mT @ prod14
+    prod10 = (prod5 * decays) @ prod8
+    prod11 = inverse @ (prod10 + x3 * since[..., :, None])
+    prod12 = x5.mT @ (until[..., :, None] * prod11)
+    prod13 = (x4[..., :, None] * inverse + prod3) @ v1
+    prod14 = inverse2 @ (prod13 + v2)
+    prod15 = (until[..., :, None] * x).mT @ prod14
+    prod16 = (prod5 * decays) @ prod14
+    prod17 = inverse @ (prod16 + v1)
+    prod18 = (until[..., :, None] * x5).mT @ prod17
     return (
-        over_chunks((prod11 + prod12 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
-        over_chunks((prod17 + prod18), (*lead[:2], count, size_d, size_e), dtype, device),
+        over_chunks((prod9 + kept[..., None, None] * t + prod12), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod15 + prod18), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
@@ -647,27 +642,25 @@ def torch_forward_states(given, states, constants, exchange):
     S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v1 = steps_first(given["v1"], dtype)
     log_g = steps_first(given["g"], dtype)
-    a = steps_first(given["a"], dtype)
-    t7 = (a.square()).sum(-1)
-    beta1 = steps_first(given["beta1"], dtype)
+    b = steps_first(given["b"], dtype)
+    t7 = (b.square()).sum(-1)
+    beta2 = steps_first(given["beta2"], dtype)
     t9 = 1e-06 + t7
     t10 = t9.rsqrt()
     g = log_g.exp()
-    b = steps_first(given["b"], dtype)
-    t13 = (b.square()).sum(-1)
-    beta2 = steps_first(given["beta2"], dtype)
-    t15 = 1e-06 + t13
-    t16 = t15.rsqrt()
-    t17 = (a * b).sum(-1)
-    t18 = t17[..., None] * t9.reciprocal()[..., None] * t16[..., None] * a * beta1[..., None] * g[..., None]
+    a = steps_first(given["a"], dtype)
+    t13 = (a.square()).sum(-1)
+    t14 = 1e-06 + t13
+    t15 = t14.rsqrt()
+    t16 = (a * b).sum(-1)
+    beta1 = steps_first(given["beta1"], dtype)
     v2 = steps_first(given["v2"], dtype)
-    t20 = -t10[..., None] * t17[..., None] * t16[..., None] * beta1[..., None] * v1
     map_3 = map_of_segment(
         _forward_states_1_chunks, _forward_states_1_composed,
         (
-            v1, log_g, (1e-06 + t7).rsqrt()[..., None] * a * beta1[..., None], -t10[..., None] * a * g[..., None],
-            (1e-06 + t13).rsqrt()[..., None] * beta2[..., None] * b, (-t16[..., None] * g[..., None] * b + t18),
-            (v2 + t20),
+            v1, log_g, (1e-06 + t7).rsqrt()[..., None] * beta2[..., None] * b, -t10[..., None] * g[..., None] * b,
+            -(1e-06 + t13).rsqrt()[..., None] * a * g[..., None], -t15 * t16 * t10 * beta1,
+            t15[..., None] * a * beta1[..., None], v2,
         ),
         lead, 1, CHUNK, dtype, device, size_d, size_e,
     )

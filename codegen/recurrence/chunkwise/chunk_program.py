@@ -264,8 +264,10 @@ class Builder:
         order = self._order(unknown)
         right: dict[Node, Node] = {}
         blocks: dict[tuple[Node, Node], Node] = {}
+        diagonals: dict[tuple[Node, Node], Node] = {}  # what others of the same step are times
         for u in order:
-            constant, feedback = self._feedback(unknown[u])
+            constant, feedback, same = self._feedback(unknown[u])
+            diagonals |= {(u, x): self.stream(c) for x, c in same.items()}
             parts = [self.stream(constant)] if constant is not ZERO else []
             for (name, snapshot, scale), vector in feedback.items():
                 s, x, scaling = states[name], self.stream(vector), self.stream(scale)
@@ -286,13 +288,17 @@ class Builder:
                 self.define(make("inverse", (t,), (self.group[0].direction,), t.axes)) if t is not ZERO else ONE
             )
             for v in order[n + 1 :]:
-                if (v, u) not in blocks:
+                factor, diagonal = blocks.get((v, u), ZERO), diagonals.get((v, u), ZERO)
+                if factor is ZERO and diagonal is ZERO:
                     continue
-                factor = blocks[v, u] if inverses[u] is ONE else self.define(product(blocks[v, u], inverses[u]))
-                right[v] = self.define(add(right[v], applied(factor, right[u])))
+                if inverses[u] is not ONE:
+                    factor, diagonal = self.define(_times(factor, diagonal, inverses[u])), ZERO
+                right[v] = self.define(add(right[v], _applied(factor, diagonal, right[u])))
                 for x in order[n + 1 :]:
                     if (u, x) in blocks:
-                        blocks[v, x] = self.define(add(blocks.get((v, x), ZERO), product(factor, blocks[u, x])))
+                        blocks[v, x] = self.define(
+                            add(blocks.get((v, x), ZERO), _times(factor, diagonal, blocks[u, x]))
+                        )
         for n, u in reversed(list(enumerate(order))):
             known = [applied(blocks[u, x], self.values[x]) for x in order[n + 1 :] if (u, x) in blocks]
             side = self.define(add(right[u], *known))
@@ -305,7 +311,9 @@ class Builder:
         graph: nx.DiGraph = nx.DiGraph()
         graph.add_nodes_from(unknown)
         for u, write in unknown.items():
-            for state, snapshot, _ in self._feedback(write)[1]:
+            _, feedback, same = self._feedback(write)
+            graph.add_edges_from((x, u) for x in same)
+            for state, snapshot, _ in feedback:
                 seen = next(s for s in self.group if s.name == state).writes
                 sees = [w for w in seen if snapshot == "next" or (snapshot == "mid" and not w.late)]
                 graph.add_edges_from((w.leaf, u) for w in sees if w.leaf is not None)
@@ -314,24 +322,31 @@ class Builder:
             raise NotAffine("a write depends on a read that already sees it", unknown[u].right)
         return list(nx.lexicographical_topological_sort(graph, key=lambda x: list(unknown).index(x)))
 
-    def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str, Node], Node]]:
-        """w.right as (c, {(state, snapshot, g): x}): c + sum of g * snapshot^T x, where g scales entry by entry.
+    def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str, Node], Node], dict[Node, Node]]:
+        """w.right as (c, {(state, snapshot, g): x}, {write: n}): c + sum of g * snapshot^T x, where g scales entry by entry, and
+        of n * what else the step writes.
 
         A g that isn't one gives each channel a triangular system of its own, as a decay over the written axis does.
         """
         own = {s.name for s in self.group}
+        written = {x.leaf for s in self.group for x in s.writes if x.leaf is not None}
         table = self.table
         constant: list[Node] = []
         feedback: dict[tuple[str, str, Node], Node] = {}
-        for term, coefficient, read in affine_terms(w.right, lambda y: y in table and table[y].state in own):
+        same: dict[Node, Node] = {}
+        fed = affine_terms(w.right, lambda y: y in written or (y in table and table[y].state in own))
+        for term, coefficient, read in fed:
             if read is None:
                 constant.append(term)
+                continue
+            if read in written:
+                same[read] = add(same.get(read, ZERO), coefficient)
                 continue
             r = table[read]
             scalar, scale = split_scalars(coefficient)
             key = (r.state, r.snapshot, scale)
             feedback[key] = add(feedback.get(key, ZERO), mul(scalar, r.vector))
-        return add(*constant), feedback
+        return add(*constant), feedback, same
 
 
 def over(x: Node, axis: str | None) -> tuple[Node, Node]:
@@ -347,6 +362,16 @@ def to_col(x: Node) -> Node:
 def product(a: Node, b: Node) -> Node:
     """The matrix product over chunk steps: a[i, m] b[m, j]."""
     return total(mul(rename(a, {COL: INNER}), rename(b, {ROW: INNER})), INNER)
+
+
+def _times(a: Node, diagonal: Node, b: Node) -> Node:
+    """(a + diagonal) b."""
+    return mul(diagonal, b) if a is ZERO else add(product(a, b), mul(diagonal, b))
+
+
+def _applied(a: Node, diagonal: Node, x: Node) -> Node:
+    """(a + diagonal) x, of a quantity over ROW."""
+    return mul(diagonal, x) if a is ZERO else add(applied(a, x), mul(diagonal, x))
 
 
 def applied(a: Node, x: Node) -> Node:

@@ -125,7 +125,7 @@ def _solvable(form: NormalForm, group: tuple[StateForm, ...], known: set[Node], 
                 if x in form.reads and form.reads[x].state in names:
                     if not all(y in known for y in form.parts(form.reads[x].vector)):
                         return False
-                elif x not in known:
+                elif x not in known and not (x in solved and solved[x][0].name in names):
                     return False
     return True
 

@@ -15,7 +15,7 @@ Both are nodes over the streams of a chunk program (see `chunk_program.py`), for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -157,6 +157,7 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
     columns = {s.col: inner[s.row] for s in group if s.col is not None and s.row is not None}
     names = tuple(s.name for s in group)
     forms = {s.name: s for s in group}
+    writers = {w.leaf: s for s in group for w in s.writes if w.leaf is not None}
 
     def moved_to(x: Node, s: StateForm) -> Node:
         """What is read of s or written to it, over the columns of A; of a vector it is a number, and gets these."""
@@ -168,8 +169,10 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
         assert s.row is not None
         writes = []
         for w in (w for w in s.writes if w.leaf is not None):
-            fed = _fed(w, names, table)
-            right = add(*(mul(scale, moved_to(read, forms[table[read].state])) for scale, read in fed))
+            fed = _fed(w, names, table, writers)
+            right = add(
+                *(mul(scale, moved_to(x, writers[x] if x in writers else forms[table[x].state])) for scale, x in fed)
+            )
             writes.append(replace(w, right=right, leaf=moved_to(w.value, s)))
         states.append(replace(s, col=inner[s.row], axes=(s.row, inner[s.row]), writes=tuple(writes)))
     reads = {moved_to(x, forms[r.state]): r for x, r in table.items() if r.state in names}
@@ -197,9 +200,11 @@ def why_no_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> str |
     return None
 
 
-def _fed(w: Write, names: tuple[str, ...], table: dict[Node, Read]) -> list[tuple[Node, Node]]:
-    """What is written of reads of these states: (what a read is times, the read)."""
-    terms = affine_terms(w.right, lambda x: x in table and table[x].state in names)
+def _fed(
+    w: Write, names: tuple[str, ...], table: dict[Node, Read], writers: Collection[Node] = ()
+) -> list[tuple[Node, Node]]:
+    """What is written of reads of these states, and of what else they are written: (what a read is times, the read)."""
+    terms = affine_terms(w.right, lambda x: x in writers or (x in table and table[x].state in names))
     return [(scale, read) for _, scale, read in terms if read is not None]
 
 
@@ -269,8 +274,8 @@ class _Linear(Builder):
             return ZERO
         return eye(s.row, self.inner[s.row]) if self.matrix and s.row is not None else ONE
 
-    def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str, Node], Node]]:
-        return ZERO, super()._feedback(w)[1]
+    def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str, Node], Node], dict[Node, Node]]:
+        return ZERO, *super()._feedback(w)[1:]
 
 
 # --- maps by name: what a printer and a gate put values in for -------------------------------------------------------

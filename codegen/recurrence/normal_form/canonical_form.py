@@ -171,14 +171,28 @@ class Canonical:
         return replace(x, found)
 
     def _known(self, s: StateForm, leaves: dict[Node, Node]) -> StateForm:
-        """Known writes that repeat a solved one use its leaf."""
+        """Known writes that repeat a solved one use its leaf, and so do solved ones that depend on others of their step."""
         return dc_replace(
             s,
             writes=tuple(
-                w if w.leaf is not None else dc_replace(w, left=replace(w.left, leaves), right=replace(w.right, leaves))
+                dc_replace(w, left=replace(w.left, leaves), right=replace(w.right, leaves))
+                if w.leaf is None
+                else dc_replace(w, right=self._over_writes(w, leaves))
                 for w in s.writes
             ),
         )
+
+    def _over_writes(self, w: Write, leaves: dict[Node, Node]) -> Node:
+        """What is written, in terms of what else the step has written before it, where that comes as a whole, times numbers.
+
+        In terms of reads alone it is the same, but not in floats: the system of one of several corrections would have the
+        others in it, without what corrects these in turn, and its solution may grow beyond all bounds along a chunk."""
+        x = w.right
+        for right in sorted(leaves, key=lambda y: -len(list(walk(y)))):
+            if right is not w.right:
+                made = replace(x, {right: leaves[right]})
+                x = made if _times_numbers(made, leaves[right]) else x
+        return x
 
     def _needed(self, wanted: list[Node], formed: list[tuple[StateForm, ...]], reads: dict[Node, Read]) -> set[Node]:
         roots = [*wanted]
@@ -489,6 +503,12 @@ def _number_of(x: Node) -> Fraction:
     """The number that all terms of a sum have in common, up to their signs; 1 where there is none."""
     numbers = {abs(split_constant(t)[0]) for t in terms_of(x)}
     return numbers.pop() if len(numbers) == 1 else Fraction(1)
+
+
+def _times_numbers(x: Node, written: Node) -> bool:
+    """Is x affine in what is written, which is multiplied by numbers?"""
+    terms = affine_terms(x, lambda y: y is written)
+    return all(not c.axes if y is not None else written not in walk(c) for _, c, y in terms)
 
 
 def _outside_sums(x: Node) -> Iterable[Node]:

@@ -1,0 +1,47 @@
+"""Several corrections a step are solved without growth along a chunk, also where keys are alike and few channels hold them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import chunkform
+from chunkform.spec.language import Recurrence, normalize, sigmoid
+
+T, D = 64, 6
+
+
+def corrected(count: int, decayed: bool) -> Recurrence:
+    r = Recurrence("corrected_in_turn")
+    d, e = r.dims("d e")
+    S = r.state("S", d, e)
+    x = r.decay("lam") * S.prev if decayed else S.prev
+    for n in range(count):
+        b = r.inputs(f"b{n}")
+        k, v = normalize(r.inputs(f"k{n}", d)), r.inputs(f"v{n}", e)
+        x = x + 2 * sigmoid(b) * k * (v - x.T * k).T
+    r.update(S, x)
+    r.output("o", S.next.T * r.inputs("q", d))
+    return r
+
+
+def gradients(op, given: dict[str, torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    leaves = {n: x.to(dtype).requires_grad_() for n, x in given.items()}
+    o, _ = op(**leaves)
+    (o * torch.linspace(-1, 1, o.numel(), dtype=dtype).view_as(o).sin()).sum().backward()
+    return [o.detach(), *(x.grad for x in leaves.values() if x.grad is not None)]
+
+
+@pytest.mark.parametrize(("count", "decayed"), [(2, False), (2, True), (3, False)])
+def test_alike_keys_in_few_channels_leave_float32_its_digits(count: int, decayed: bool) -> None:
+    op = chunkform.compile(corrected(count, decayed))
+    torch.manual_seed(0)
+    key = torch.randn(1, T, 1, D)  # of all corrections of a step
+    given = {"q": torch.randn(1, T, 1, D)}
+    for n in range(count):
+        given |= {f"k{n}": key.clone(), f"v{n}": torch.randn(1, T, 1, D), f"b{n}": torch.full((1, T, 1), 3.0)}
+    if decayed:
+        given["log_lam"] = torch.full((1, T, 1), -0.001)
+    exact = gradients(op, given, torch.float64)
+    for x, y in zip(gradients(op, given, torch.float32), exact, strict=True):
+        assert (x - y).norm() < 1e-4 * y.norm()
