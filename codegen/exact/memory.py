@@ -57,6 +57,13 @@ def drawn(rng: random.Random, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
+def few(rng: random.Random, shape: tuple[int, ...]) -> np.ndarray:
+    """Whole numbers whose products of two have an order as residues, too (`residues.py`)."""
+    out = np.empty(shape, dtype=object)
+    out.ravel()[:] = [Fraction(rng.randrange(-(2**18), 2**18)) for _ in range(out.size)]
+    return out
+
+
 def compare(kernel: str, what: str, found: np.ndarray, expected: np.ndarray) -> None:
     """Raises GateError where a kernel has left something else, or has stored where it shouldn't: what is expected to be undefined
     is."""

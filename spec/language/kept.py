@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import signal
 import sys
@@ -28,10 +29,10 @@ Names = Mapping[str, object]
 class Kept:
     """A process as it is before a file runs. What the file adds stays, such as modules and folders where they are looked for."""
 
-    def __init__(self, apart: Iterable[tuple[ModuleType, str]] = ()) -> None:
+    def __init__(self, apart: Iterable[tuple[object, str]] = ()) -> None:
         self.builtins = dict(_BUILTINS)
         self.modules, self.entries = sys.modules, dict(sys.modules)
-        self.apart = {(id(module), name) for module, name in apart}
+        self.apart = {(id(x), name) for x, name in apart}
         self.functions = [(module, dict(vars(module))) for module in _modules(self.entries)]
         self.classes = [(x, dict(vars(x))) for x in _classes(self.functions)]
         self.settings = Settings()
@@ -55,7 +56,7 @@ class Kept:
         now = sys.modules
         sys.modules = self.modules
         for name, module in self.entries.items():
-            if now.get(name) is not module and not _is_spec(name):
+            if now.get(name) is not module and not is_spec(name):
                 self.modules[name] = module
                 yield f"sys.modules[{name!r}]"
 
@@ -86,6 +87,7 @@ class Settings:
         self.handlers = {n: signal.getsignal(n) for n in signal.valid_signals()}
         self.timer = (0.0, 0.0) if sys.platform == "win32" else signal.getitimer(signal.ITIMER_REAL)
         self.folder = _folder()
+        self.others = dict(os.environ), gc.isenabled(), _torch()
         self.streams = {n: copy for n in range(3) if (copy := _copied(n)) is not None}
 
     def no_deeper(self) -> None:
@@ -119,6 +121,10 @@ class Settings:
             with warnings.catch_warnings():  # which forgets what was filtered
                 filters[:] = before  # type: ignore[index]
             warnings.filters = filters
+        environ, collects, torch = self.others
+        os.environ.update({name: x for name, x in environ.items() if os.environ.get(name) != x})
+        (gc.enable if collects else gc.disable)()
+        _put_torch_back(torch)
         if self.folder is not None:
             with suppress(OSError):
                 os.fchdir(self.folder)
@@ -131,7 +137,7 @@ class Settings:
                     signal.signal(n, handler)
 
 
-def _is_spec(name: str) -> bool:
+def is_spec(name: str) -> bool:
     """Is this a spec's module? Each run of a file makes a new one."""
     of_catalogue = name.startswith("chunkform.spec.") and not name.startswith("chunkform.spec.language")
     return of_catalogue or name.startswith("chunkform_spec_")
@@ -163,6 +169,26 @@ def _is_used(name: str, x: object, left: object) -> bool:
     constant = name.isupper() and isinstance(x, bool | int | float | str)
     gone = left is None and not name.startswith("_")
     return callable(x) or isinstance(x, property | classmethod | staticmethod | ModuleType) or constant or gone
+
+
+def _torch() -> tuple[object, object, bool] | None:
+    """What torch makes where nothing is said; None where it isn't there yet."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "get_default_device"):
+        return None
+    return torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+
+
+def _put_torch_back(before: tuple[object, object, bool] | None) -> None:
+    now = _torch()
+    if now is None or now == before:
+        return
+    torch = sys.modules["torch"]
+    dtype, device, grad = before or (torch.float32, torch.device("cpu"), True)
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(grad)
+    if device != now[1]:
+        torch.set_default_device(None if device == torch.device("cpu") else device)
 
 
 def _folder() -> int | None:

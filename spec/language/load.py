@@ -11,10 +11,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
@@ -22,6 +20,7 @@ from typing import Any, TypeVar
 from chunkform.errors import ChunkformError, LoadError, nearest
 from chunkform.supervised import running
 
+from .alone import REPLACED, alone
 from .declaration import Declaration
 from .kept import Kept
 from .methods_of_tensors import METHODS
@@ -33,9 +32,6 @@ CATALOGUE = Path(__file__).resolve().parent.parent
 PUBLISHED = CATALOGUE / "published"
 Kind = TypeVar("Kind", bound=Declaration)
 SLOW = 10.0  # seconds
-_LOCK, _RUN = threading.Lock(), Counter[tuple[int, int]]()  # how many files each thread runs
-_REAL: dict[str, Callable[..., object]] = {}
-ENDINGS = ("_exit", "abort", "execv", "execve")  # other functions of os that end the process call these
 
 
 def load(path: str | os.PathLike) -> list[Any]:
@@ -61,8 +57,8 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with running(file), _kept_alive(), _told_if_slow(file):
-            kept = None if inside else Kept([(os, name) for name in ENDINGS])
+        with running(file), alone(), _told_if_slow(file):
+            kept = None if inside else Kept(REPLACED)
             try:
                 if run is None:
                     spec.loader.exec_module(module)
@@ -92,36 +88,6 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
 def _disturbed(changed: list[str]) -> str:
     shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
     return f"changes {shown}: a spec declares, and changes nothing of Python or of a library. All of it was put back"
-
-
-@contextmanager
-def _kept_alive() -> Iterator[None]:
-    """Inside, what would end the process at once, without a word, ends no more than the file that calls it. Files may be run in
-    several threads at once, and by each other."""
-    own = os.getpid(), threading.get_ident()
-    with _LOCK:
-        if not _RUN:
-            _REAL.update({name: getattr(os, name) for name in ENDINGS if hasattr(os, name)})
-        _RUN[own] += 1
-        for name in _REAL:
-            setattr(os, name, partial(_ended, name))
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _RUN.subtract([own])
-            # Files of a process that this one was forked by are no longer run here.
-            for other in [x for x, n in _RUN.items() if n == 0 or x[0] != own[0]]:
-                del _RUN[other]
-            if not _RUN:
-                for name, function in _REAL.items():
-                    setattr(os, name, function)
-
-
-def _ended(name: str, *words: object) -> None:
-    if (os.getpid(), threading.get_ident()) in _RUN:
-        raise SystemExit(f"os.{name}({', '.join(map(repr, words))})")
-    _REAL[name](*words)  # of another thread, or of a process that it has forked
 
 
 @contextmanager

@@ -10,17 +10,18 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import lcm
 
 import numpy as np
 
 from chunkform.errors import GateError
 
 from ...exact.jit_source import NoMeaning
-from ...exact.memory import Laid, compare, drawn, room
-from ...exact.rationals import UNDEFINED, Rationals, in_field
+from ...exact.memory import Laid, compare, drawn, few, room
+from ...exact.rationals import UNDEFINED, Rationals, array, in_field
 from ...exact.run_kernel import Argument, Tensor, run
 from ...ir.evaluate import Env, evaluate_all
-from ...ir.expr import dim_of
+from ...ir.expr import dim_of, walk
 from ...ir.kernel_ir import KernelFunction
 from ...ir.step_program import StepProgram, Var
 from ..chunkwise.compiled import Compiled
@@ -30,6 +31,7 @@ from .kernel import SEVERAL, Axes, Kernel, Pointer
 from .names import tensors
 
 NUMBERS = Rationals()
+PLAIN = frozenset("leaf const add mul expand".split())  # of which small whole numbers make others
 Values = dict[str, np.ndarray]
 Arguments = dict[str, Argument]
 
@@ -128,10 +130,11 @@ class Steps:
 
 def steps_of(c: Compiled, case: Case, sizes: dict[str, int], backwards: bool) -> Steps:
     """The steps of random numbers, and the adjoint's if we go `backwards`."""
-    p, rng, x = c.step, random.Random(c.name), Steps(case, sizes)
+    p, rng, x, compared = c.step, random.Random(c.name), Steps(case, sizes), _compared(c)
     for v in (v for v in p.variables if v.kind != "constant"):
         heads = case.heads if x.given else 1  # one head of the first is shared by all
-        x.given[v.name] = drawn(rng, x.shape(x.each_step if v.per_step else (), v.axes, heads))
+        multiple, shape = compared.get((v.kind, v.name)), x.shape(x.each_step if v.per_step else (), v.axes, heads)
+        x.given[v.name] = drawn(rng, shape) if multiple is None else array(few(rng, shape) * multiple)
         x.gradients[v.name] = nothing(x.shape(x.each_step if v.per_step else x.each_sequence, v.axes))
     for v in p.variables:
         if v.kind == "constant":
@@ -149,6 +152,21 @@ def steps_of(c: Compiled, case: Case, sizes: dict[str, int], backwards: bool) ->
         if backwards:
             _backward(c, x, sequence, before)
     return x
+
+
+def _compared(c: Compiled) -> dict[tuple[str, str], int]:
+    """The variables that are compared with each other as they are, as those of a softmax, and what number they are multiples of:
+    their residues have an order where what is compared is a small whole number, so that nothing is computed with fractions, whose
+    digits double with each product of states."""
+    found: dict[tuple[str, str], int] = {}
+    roots = (*c.step.updates.values(), *c.step.outputs.values())
+    for x in walk(*roots, *c.adjoint.program.updates.values(), *c.adjoint.program.outputs.values()):
+        parts = list(walk(*x.args)) if x.op in ("peak", "max") else []
+        if all(y.op in PLAIN for y in parts):
+            whole = lcm(*(y.attrs[0].denominator for y in parts if y.op == "const"))
+            for y in (y for y in parts if y.op == "leaf"):
+                found[y.attrs[:2]] = lcm(whole, found.get(y.attrs[:2], 1))
+    return found
 
 
 def _forward(p: StepProgram, x: Steps, n: int) -> list[Values]:

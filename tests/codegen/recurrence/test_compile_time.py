@@ -106,3 +106,24 @@ def test_degrees_are_found_when_a_report_asks_for_them(monkeypatch: pytest.Monke
     c = compile_spec(chain(1))
     assert not asked
     assert all(0 < g.error_bound < 1e-12 for g in c.gates) and asked
+
+
+def test_a_softmax_of_inputs_beside_products_of_states_needs_no_fractions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their digits double with each product of states: of five steps that is most of a minute."""
+    from chunkform.codegen.exact import run_kernel
+    from chunkform.spec.language import dot, softmax
+
+    r = Recurrence("unit_slots")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    S = r.state("S", d, e)
+    w = r.let("w", v - S.prev.T * softmax(0.3 * k))
+    r.update(S, S.prev + softmax(k) * w.T - S.prev * w * w.T / (1 + dot(w, w)))
+    r.output("o", S.next.T * softmax(q))
+
+    def refused() -> None:
+        raise AssertionError("a kernel is run over fractions")
+
+    monkeypatch.setattr(run_kernel, "Fractions", refused)
+    compiled(r)

@@ -47,6 +47,18 @@ SETTINGS = {  # what a file does, and what shows that nothing is left of it
     "import warnings; warnings.simplefilter('error')": "len(warnings.filters)",
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)": "signal.getsignal(signal.SIGINT)",
     "import signal; signal.setitimer(signal.ITIMER_REAL, 1000)": "signal.getitimer(signal.ITIMER_REAL)",
+    "import os; os.environ.clear()": "'PATH' in os.environ",
+    "import gc; gc.disable()": "__import__('gc').isenabled()",
+    "import torch; torch.set_default_dtype(torch.float64)": "__import__('torch').get_default_dtype()",
+    "import torch; torch.set_default_device('meta')": "__import__('torch').empty(0).device",
+    "import torch; torch.set_grad_enabled(False)": "__import__('torch').is_grad_enabled()",
+}
+STARTED = {  # what a file would leave running, and what is said of it
+    "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()": "starts a thread",
+    "import threading, time; threading.Timer(60, print).start()": "starts a thread",
+    "import atexit; atexit.register(print, 'at the end')": "at the end of the process",
+    "import os; os.fork()": "forks the process",
+    "import multiprocessing; multiprocessing.get_context('fork').Process(target=print).start()": "forks the process",
 }
 STAY = {  # what a file adds, and what shows that it is there afterwards
     "import sys; sys.path.insert(0, 'beside')": "'beside' in sys.path",
@@ -99,6 +111,11 @@ def test_settings_are_put_back_without_a_word(tmp_path):
     for line, said, was, now in told(SETTINGS, tmp_path, True):
         assert was == now, line
         assert said == "1" or "Error: " in said, (line, said)  # of what the file itself could no longer do
+
+
+def test_what_would_go_on_beside_a_file_or_after_it_is_refused(tmp_path):
+    for line, said, _, _ in told(STARTED, tmp_path, False):
+        assert STARTED[line] in said and "a spec declares, and does nothing else" in said, (line, said)
 
 
 def test_what_a_file_adds_stays(tmp_path):
