@@ -6,7 +6,6 @@ model = ChunkformForCausalLM(ChunkformConfig(mixer="kimi_delta_attention", vocab
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -278,7 +277,7 @@ def packed_starts(
 
 
 class RecurrentCache(DynamicCache):
-    """A cache of recurrent layers alone, which knows its length: earlier versions ask the library's own, which has none."""
+    """A cache of recurrent layers alone, which knows its length: chunked prefills and earlier versions ask for it."""
 
     is_compileable = False  # states are put into it new, not written in place
 
@@ -342,15 +341,23 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
             loss=loss, logits=logits, hidden_states=found.hidden_states, **{CACHE: found.get(CACHE)}
         )
 
-    @functools.wraps(GenerationMixin.prepare_inputs_for_generation)  # whose arguments `generate` lets through
-    def prepare_inputs_for_generation(
-        self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: object
-    ) -> dict[str, object]:
+    def _prefill(
+        self,
+        input_ids: Tensor,
+        generation_config: object,
+        model_kwargs: dict[str, object],
+        *more: object,
+        **others: object,
+    ) -> CausalLMOutputWithPast:
         """Of a cache that has seen some of the tokens, the rest; the library has it so where a layer is a softmax one."""
-        cache = kwargs.get(CACHE)
-        if kwargs.get("is_first_iteration") and isinstance(cache, Cache) and (next_sequence_length or 0) < 1:
-            next_sequence_length = unseen(cache, input_ids, kwargs)
-        found: dict[str, object] = super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
+        cache = model_kwargs.get(CACHE)
+        rest = unseen(cache, input_ids, model_kwargs) if isinstance(cache, Cache) else None
+        if rest is not None and CACHE == "cache" and recurrent(cache):
+            embedded = model_kwargs.get("inputs_embeds")
+            if isinstance(embedded, Tensor):
+                model_kwargs = model_kwargs | {"inputs_embeds": embedded[:, -rest:]}
+            input_ids = input_ids[:, -rest:]
+        found: CausalLMOutputWithPast = super()._prefill(input_ids, generation_config, model_kwargs, *more, **others)
         return found
 
     def _prepare_cache_for_generation(
@@ -359,11 +366,11 @@ class ChunkformForCausalLM(ChunkformPreTrainedModel, GenerationMixin):
         given = model_kwargs.get(CACHE)
         found: bool = super()._prepare_cache_for_generation(generation_config, model_kwargs, *more)
         made = model_kwargs.get(CACHE)
-        if CACHE == "past_key_values" and isinstance(made, Cache) and recurrent(made):
-            if given is None:
-                model_kwargs[CACHE] = RecurrentCache(config=self.config)
-            elif type(made) is DynamicCache:
+        if isinstance(made, Cache) and recurrent(made):
+            if type(made) is DynamicCache:
                 made.__class__ = RecurrentCache
+            elif given is None and CACHE == "past_key_values":
+                model_kwargs[CACHE] = RecurrentCache(config=self.config)
         return found
 
     def generate(self, *arguments: object, **options: object) -> object:

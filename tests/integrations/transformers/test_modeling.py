@@ -136,6 +136,19 @@ def test_generation_takes_decoding_steps_and_beams(given):
 
 
 @every
+def test_generation_takes_a_prompt_in_chunks(given):
+    m, ids = model(**given), torch.randint(1, 64, (2, 10))
+    said = {"max_new_tokens": 3, "do_sample": False}
+    wanted, prefix = m.generate(ids, **said), transformers.DynamicCache(config=m.config)
+    assert torch.equal(m.generate(ids, prefill_chunk_size=4, **said), wanted)
+    if CACHE == "past_key_values":
+        return  # these versions take chunks from the start, whatever the cache has seen
+    with torch.no_grad():
+        m(ids[:, :3], cache=prefix)
+    assert torch.equal(m.generate(ids, cache=prefix, prefill_chunk_size=4, **said), wanted)
+
+
+@every
 def test_generation_goes_on_from_a_cache_of_a_prefix(given):
     """With all tokens, or with the new ones and a mask of all."""
     m, ids = model(**given), torch.randint(1, 64, (2, 9))
