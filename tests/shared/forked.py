@@ -89,6 +89,7 @@ def _ended(server: subprocess.Popen[str]) -> None:
 def main() -> None:
     """Answer each line of the input, a script with its arguments, with its exit code."""
     began = 0.0
+    gc.set_threshold(*SELDOM)
     if sys.argv[1] == "plain":
         sys.path[0] = ""
         importlib.import_module("torch")
@@ -99,8 +100,8 @@ def main() -> None:
         for name in MODULES:
             importlib.import_module(name)
         ready()
+    gc.collect()
     gc.freeze()  # what is imported is looked at by no child
-    gc.set_threshold(*SELDOM)
     for line in sys.stdin:
         path, words, folder, environment = json.loads(line)
         child = os.fork()
