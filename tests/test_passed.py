@@ -8,6 +8,8 @@ from shared import passed
 from shared.op_cases import SPECS
 
 from chunkform.codegen.exact import random_points
+from chunkform.codegen.exact.random_points import _Positive
+from chunkform.codegen.ir.evaluate import Reals
 from chunkform.codegen.ir.expr import leaf
 from chunkform.codegen.recurrence.gates.gates import gate_plan
 from chunkform.codegen.recurrence.pipeline import compile_spec
@@ -40,6 +42,14 @@ def test_the_same_runs_once_and_anything_else_again(gate):
     for given in (*some, *some, Given(leaf("input", "k", ("d",)), (1, 2))):
         assert once(given) is None
     assert ran == some
+
+
+def test_numbers_of_many_digits_have_their_precision_as_content(gate):
+    once, ran = gate
+    some = [Given(Reals(digits), (1,)) for digits in (50, 30)]
+    for given in (*some, *some, Given(Reals(50), (1,)), Given(_Positive(50), (1,))):
+        assert once(given) is None
+    assert len(ran) == 3
 
 
 def test_a_fault_is_found_each_time(gate):

@@ -33,7 +33,7 @@ from .meanings import (
 
 __all__ = [
     "LN2", "UNDEFINED", "Rationals", "array", "in_field", "irrational", "is_in_field", "is_over_fractions", "mapped",
-    "needs_order", "over_fractions", "same", "written",
+    "needs_order", "over_fractions", "over_ordered", "same", "written",
 ]  # fmt: skip
 P = ParamSpec("P")
 _FIELD: ContextVar[bool] = ContextVar("field", default=False)
@@ -58,6 +58,11 @@ def in_field(gate: Callable[P, None]) -> Callable[P, None]:
         return gate(*given, **named)
 
     return run
+
+
+def over_ordered(gate: Callable[P, None]) -> Callable[P, None]:
+    """A gate that computes with fractions alone, as all that it compares goes through an order of numbers."""
+    return gate
 
 
 def is_in_field() -> bool:

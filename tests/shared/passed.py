@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mpmath.ctx_mp import MPContext
+from mpmath.ctx_mp_python import _mpf as mpf
 
 from chunkform.codegen.exact import random_points, rationals
 from chunkform.codegen.ir.expr import Node
@@ -48,6 +50,7 @@ def install() -> None:
         return passing_once(plain(gate), gate)
 
     rationals.in_field = in_field
+    rationals.over_ordered = lambda gate: passing_once(gate, gate)
     random_points._disagreement = passing_once(disagreement, disagreement)
 
 
@@ -165,6 +168,10 @@ def _inside(x: Any) -> Iterator[Any]:
         yield x.name
     elif isinstance(x, type) and "<locals>" not in x.__qualname__:
         yield f"{x.__module__} {x.__qualname__}"
+    elif isinstance(x, MPContext):  # of numbers of so many digits
+        yield from map(str, x._prec_rounding)
+    elif isinstance(x, mpf):
+        yield str(x._mpf_)
     elif isinstance(x, types.BuiltinFunctionType | types.ModuleType):
         yield f"{getattr(x, '__module__', '')} {x.__name__}"
     elif f"{type(x).__module__}.".startswith(OURS) and hasattr(x, "__dict__"):

@@ -16,7 +16,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ...exact.jit_source import NoMeaning
-from ...exact.rationals import array, in_field
+from ...exact.rationals import array, in_field, over_ordered
 from ...exact.run_kernel import Argument as Given
 from ...exact.run_kernel import Tensor
 from ...ir.expr import dim_of, leaf
@@ -45,6 +45,7 @@ def gate_segments(k: Kernel, f: KernelFunction) -> None:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
 
 
+@over_ordered
 def _gate_ends(k: Kernel, f: KernelFunction) -> None:
     """What decays leave nothing of isn't swept, so that numbers need an order."""
     memory = Ends(k, CHUNK, True, False, random.Random(k.name), parts=2)
