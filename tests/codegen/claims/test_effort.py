@@ -119,10 +119,10 @@ def test_which_claim_is_judged_is_told_as_it_begins() -> None:
 def test_the_command_takes_an_effort_and_a_spec_of_the_catalogue(tmp_path: Path) -> None:
     out = tmp_path / "v.json"
     quiet = Console(quiet=True)
-    assert verify(["lightning_attention"], json_path=out, console=quiet, effort=0) == 1
+    assert verify(["linear_attention"], json_path=out, console=quiet, effort=0) == 1
     found = json.loads(out.read_text())
     assert {"effort": 0, "complete": False} in [x["search"] for x in found]
-    assert {x["spec"] for x in found} == {"lightning_attention"}
+    assert {x["spec"] for x in found} == {"linear_attention"}
     with pytest.raises(ArgumentError, match="effort must be a number of seconds from 0 on"):
         verify(console=quiet, effort=-1)
 

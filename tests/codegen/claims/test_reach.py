@@ -153,7 +153,12 @@ def clipped(clip: Callable) -> dict[str, Verdict]:
     return {v.claim.id: v for v in judged(r.claims, jobs=1)}
 
 
-@pytest.mark.parametrize("clip", CLIPS.values(), ids=CLIPS)
+LONG = ("below -2000", "above 10", "units")
+
+
+@pytest.mark.parametrize(
+    "clip", [pytest.param(f, marks=[pytest.mark.long] * (n in LONG), id=n) for n, f in CLIPS.items()]
+)
 def test_both_sides_of_a_clip_are_tried(clip: Callable) -> None:
     found = clipped(clip)
     assert found["true"].verdict == "holds", reason(found["true"])

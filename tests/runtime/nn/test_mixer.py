@@ -53,7 +53,10 @@ def close(a, b, by=1e-9):
 
 
 @pytest.mark.parametrize("how", ["the op's own step", "the op on one step"])
-@pytest.mark.parametrize("name", [*NAMES, *STRANGERS])
+@pytest.mark.parametrize(
+    "name",
+    [*NAMES, *(pytest.param(n, marks=[pytest.mark.long] * (n in ("stacked", "rwkv6"))) for n in STRANGERS)],
+)
 def test_prefill_and_steps_are_the_whole(name, how):
     mixer = Mixer(op_named(name), WIDTH, HEADS)
     x = torch.randn(3, T, WIDTH)

@@ -141,7 +141,7 @@ def test_what_does_not_compose_is_not_scanned(update):
     assert compile_spec(r).family == "sequential"
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n == "rwkv4")) for n in SPECS])
 def test_scans_agree_with_the_step_by_step_run(name):
     c, op = compiled(name), chunkform.compile(SPECS[name]())
     assert c.family == "scan"

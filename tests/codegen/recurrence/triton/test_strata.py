@@ -49,7 +49,7 @@ def main(folder, name, spec):
     ("folder", "name", "spec"),
     [
         ("step", "test_monoids", "every_kind"),
-        ("step", "test_monoids", "log_space"),
+        pytest.param("step", "test_monoids", "log_space", marks=pytest.mark.long),
         pytest.param("strata", "test_strata", "mlstm_stab", marks=pytest.mark.long),
         pytest.param("strata", "test_strata", "read_of_a_matrix", marks=pytest.mark.long),
         pytest.param("strata", "test_strata", "gated_by_a_network", marks=pytest.mark.long),
