@@ -162,16 +162,12 @@ def _inside(x: Any) -> Iterator[Any]:
         yield from (x.__self__, x.__func__)
     elif isinstance(x, functools.partial):
         yield from (x.func, x.args, x.keywords)
-    elif isinstance(x, np.ndarray):
-        yield from (str(x.dtype), x.shape, x.tolist())
+    elif isinstance(x, np.ndarray | MPContext | mpf):
+        yield from _of_numbers(x)
     elif isinstance(x, enum.Enum):
         yield x.name
     elif isinstance(x, type) and "<locals>" not in x.__qualname__:
         yield f"{x.__module__} {x.__qualname__}"
-    elif isinstance(x, MPContext):  # of numbers of so many digits
-        yield from map(str, x._prec_rounding)
-    elif isinstance(x, mpf):
-        yield str(x._mpf_)
     elif isinstance(x, types.BuiltinFunctionType | types.ModuleType):
         yield f"{getattr(x, '__module__', '')} {x.__name__}"
     elif f"{type(x).__module__}.".startswith(OURS) and hasattr(x, "__dict__"):
@@ -181,6 +177,14 @@ def _inside(x: Any) -> Iterator[Any]:
                 yield from (n, y)
     else:
         raise NoContent
+
+
+def _of_numbers(x: np.ndarray | MPContext | mpf) -> Iterator[Any]:
+    """What arrays are made of, numbers of many digits, and what says how many."""
+    if isinstance(x, np.ndarray):
+        yield from (str(x.dtype), x.shape, x.tolist())
+    else:
+        yield str(x._prec_rounding if isinstance(x, MPContext) else x._mpf_)
 
 
 def _code(code: types.CodeType) -> Iterator[str]:
