@@ -117,6 +117,7 @@ def check(name: str) -> None:
 
 def measure(name: str, batch: int, random: bool) -> list[Row]:
     call, op = op_of(name)
+    torch.cuda.empty_cache()  # the pool is memory of its own, not a part of what an earlier case has left
     state = batch * H * D * D * 2
     sets = max(3, int(BEYOND_CACHE / (2 * state)) + 1)
     pool = 0.1 * torch.randn(sets * batch, H, D, D, device="cuda", dtype=torch.bfloat16)
