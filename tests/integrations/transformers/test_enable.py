@@ -19,7 +19,7 @@ from shared.tiny_models import differences, greedy, of_rounding, tiny, tokens, t
 from chunkform.errors import ArgumentError
 
 enabled = pytest.importorskip("chunkform.integrations.transformers.enable", exc_type=ImportError)
-pytest.importorskip("transformers", minversion="5.17")
+transformers = pytest.importorskip("transformers", minversion="5.17")
 enable, models = enabled.enable, enabled.models
 
 QUICK = ["mamba2", "qwen3_5"]
@@ -133,6 +133,29 @@ def test_packed_sequences_are_what_each_is_alone(name):
             longest = {"max_length_q": 14, "max_length_k": 14} if "seq_idx" not in given else {}
             packed = model(input_ids=row, position_ids=places, use_cache=False, **given, **longest).logits
             assert torch.allclose(packed, alone, atol=1e-4), list(given)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_trainer_learns_from_packed_batches_what_it_learns_from_padded_ones(name, tmp_path):
+    rows = [{"input_ids": [*range(2, 2 + n)], "labels": [*range(2, 2 + n)]} for n in (5, 9, 3, 12)]
+    settings = {"max_steps": 3, "report_to": [], "save_strategy": "no", "use_cpu": True, "learning_rate": 1e-2}
+    how = transformers.TrainingArguments(output_dir=str(tmp_path), per_device_train_batch_size=4, **settings)
+
+    def padded(rows):
+        def beside(value, key):
+            return torch.nn.utils.rnn.pad_sequence([torch.tensor(r[key]) for r in rows], True, value)
+
+        mask = torch.arange(12) < torch.tensor([len(r["labels"]) for r in rows])[:, None]
+        return {"input_ids": beside(0, "input_ids"), "labels": beside(-100, "labels"), "attention_mask": mask.long()}
+
+    packed = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
+    losses = []
+    for collator in (padded, packed):
+        model = tiny(name)
+        with enable(model):
+            trainer = transformers.Trainer(model=model, args=how, train_dataset=rows, data_collator=collator)
+            losses.append(trainer.train().training_loss)
+    assert abs(losses[0] - losses[1]) < 1e-5 * losses[0]
 
 
 @pytest.mark.parametrize("name", ["mamba2", "xlstm"])
