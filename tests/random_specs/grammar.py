@@ -11,9 +11,7 @@ from typing import Any
 
 from .terms import Shape, Term, call, number
 
-HEAD = (
-    "from sympy import Max\nfrom chunkform.spec.language import *\nfrom chunkform.spec.language import Recurrence\n\n"
-)
+HEAD = "from sympy import Max, Min\nfrom chunkform.spec.language import *\nfrom chunkform.spec.language import Recurrence\n\n"
 NAMES = {(): "b c g".split(), ("d",): "q k x".split(), ("e",): "v u w".split()}
 
 
@@ -25,12 +23,14 @@ class Given:
     kind: str
     shape: Shape
     default: float | None = None
+    domain: tuple[float, float] | None = None
 
     @property
     def text(self) -> str:
         dims = "".join(f", {x}" for x in self.shape)
         default = "" if self.default is None else f", {self.default}"
-        return f'{self.name} = r.{self.kind}("{self.name}"{dims}{default})'
+        domain = "" if self.domain is None else f", domain={self.domain}"
+        return f'{self.name} = r.{self.kind}("{self.name}"{dims}{default}{domain})'
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Grammar:
 
     def argument(self, kind: str, shape: Shape, default: float | None = None) -> Term:
         """One of the arguments of a kind and shape, or a new one."""
-        known = [x for x in self.given.values() if (x.kind, x.shape) == (kind, shape)]
+        known = [x for x in self.given.values() if (x.kind, x.shape, x.domain) == (kind, shape, None)]
         if known and (self.often(0.6) or len(known) > 2):
             return Term("name", (self.pick(*known).name,), shape)
         stem = {"inputs": "x", "decay": "al", "head_decay": "ga", "parameter": "p", "constant": "z"}[kind]

@@ -61,6 +61,9 @@ def arguments(s: Drawn, seed: int, steps: int, initial: bool, sizes: dict[str, i
             log = torch.nn.functional.logsigmoid(normal(*lead, *own) + 2)
             chance = torch.rand(log.shape, generator=g)
             given[x.name] = torch.where(chance < 0.03, 8 * log, torch.where(chance > 0.97, 0 * log, log))
+        elif x.domain is not None:
+            low, high = x.domain
+            given[x.name] = low + (high - low) * torch.sigmoid(2 * normal(*lead, *own))
         else:
             given[x.name] = normal(*lead, *own) / (own[-1] ** 0.5 if own else 1)
     states = {n: 0.3 * normal(BATCH, HEADS, *of(shape)) for n, shape in s.states.items()}

@@ -4,6 +4,7 @@
     python -m random_specs.run 0 200 --triton        kernels, in Triton's interpreter, in float32
     python -m random_specs.run 0 200 --cuda          kernels, on a GPU, in float32
     python -m random_specs.run 17 18 --show          one spec, and its text
+    python -m random_specs.run 1000000 1000100       of the wider grammar (`wider.py`)
 
 A spec fails that is refused, ends in any error, or whose outputs, last states or gradients differ from the loop's, for any head.
 `--json PATH` adds what was run to a record, such as results/random_specs.json, after each spec. `--seconds N`
@@ -43,8 +44,10 @@ from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import Recurrence
 
-from .grammar import Drawn, draw
+from .grammar import Drawn
+from .grammar import draw as draw_first
 from .reference import HEADS, Call, arguments, run_loop
+from .wider import FIRST, draw_wider
 
 DEVICE = "cuda" if "--cuda" in sys.argv else "cpu"
 CHUNK = 16  # steps of the torch form's chunks here, so that short sequences have several
@@ -63,6 +66,11 @@ class Outcome:
     family: str
     seconds: float
     problem: str | None = None
+
+
+def draw(seed: int) -> Drawn:
+    """The spec of a seed."""
+    return draw_wider(seed) if seed >= FIRST else draw_first(seed)
 
 
 def try_seed(seed: int, triton: bool = False, explained: bool = False) -> Outcome:

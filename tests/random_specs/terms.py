@@ -143,6 +143,7 @@ OPERATIONS: dict[str, tuple[tuple[str, ...], Callable[..., Tensor]]] = {
     "normalize": (("normalize({0})", "({0} / sqrt(dot({0}, {0}) + 1e-6))"), _normalized),
     "softmax": (("softmax({0})",), lambda a: torch.softmax(a.x, -1)),
     "largest": (("Max({0}, {1})",), _entrywise(torch.maximum)),
+    "smallest": (("Min({0}, {1})",), _entrywise(torch.minimum)),
     **{name: ((f"{name}({{0}})",), _entrywise(f)) for name, f in _FUNCTIONS.items()},
 }
 

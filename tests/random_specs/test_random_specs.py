@@ -6,12 +6,16 @@ import pytest
 from shared.forked import script
 
 from .run import try_seed
+from .wider import FIRST
 
 SEEDS = range(20_000, 20_010)
+WIDER = (FIRST + 34, *range(FIRST + 1, FIRST + 8))
 INTERPRETED = (20_000, 20_001)
 
 
-@pytest.mark.parametrize("seed", [*SEEDS[:3], *(pytest.param(n, marks=pytest.mark.long) for n in SEEDS[3:])])
+@pytest.mark.parametrize(
+    "seed", [*SEEDS[:3], *WIDER[:2], *(pytest.param(n, marks=pytest.mark.long) for n in (*SEEDS[3:], *WIDER[2:]))]
+)
 def test_a_random_spec_computes_what_a_plain_loop_does(seed: int) -> None:
     outcome = try_seed(seed, explained=seed % 4 == 0)
     assert outcome.problem is None, outcome.problem

@@ -38,6 +38,7 @@ from ...ir.expr import (
 from ...ir.functions import RECIPROCAL, TABLE
 from ...ir.step_program import StateVar, StepProgram, Var
 from .finite_slopes import FiniteSlopes
+from .quotient_slopes import joined_quotients
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
     rules = partial(_derivatives, forward=forward)
     copies, finite = _copies(forward, order), FiniteSlopes(forward, order)
     for x in reversed(order):
-        g = _uncancelled(add(*pending.pop(x))) if x in pending else ZERO
+        g = joined_quotients(_uncancelled(add(*pending.pop(x)))) if x in pending else ZERO
         if x in copies and g is not ZERO:
             update, back = copies[x]
             pending.setdefault(update, []).append(rename(g, back))
