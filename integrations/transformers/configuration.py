@@ -40,6 +40,11 @@ class ChunkformConfig(LlamaConfig):
     python_spec: str | None = None
 
     def __post_init__(self, **kwargs: object) -> None:
+        for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"ChunkformConfig: {name} must be 1 or more, got {getattr(self, name)}")
+        if not isinstance(self.mixer_options, Mapping | None):
+            raise ArgumentError(f"ChunkformConfig: mixer_options must be a dict of options, got {self.mixer_options!r}")
         if self.layer_types is None:
             self.layer_types = [LINEAR] * self.num_hidden_layers
         if len(self.layer_types) != self.num_hidden_layers or set(self.layer_types) - {LINEAR, SOFTMAX}:

@@ -215,6 +215,8 @@ def test_a_spec_in_python_runs_only_where_it_was_said_to(tmp_path):
         ({"mixer": {"format": 1, "name": "x"}}, "can't be read"),
         ({"mixer": ["delta_rule"]}, "2 recurrent layers"),
         ({"layer_types": ["linear_attention", "none"]}, "layer_types"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be 1 or more, got 0"),
+        ({"mixer_options": "gate"}, "mixer_options must be a dict of options, got 'gate'"),
     ],
 )
 def test_what_is_no_mixer_is_told(given, said):
