@@ -25,6 +25,10 @@ _operands_now = TritonSemantic.binary_op_type_checking_impl
 _no_overflow_now = TritonSemantic.binary_op_sanitize_overflow_impl
 
 
+ALONE = (tl.float32, tl.int32, tl.int64, tl.int1)  # two of one of these types are computed in it
+WHOLE = (tl.int32, tl.int64)
+
+
 class _Kept:
     """A scope that nothing is restored after."""
 
@@ -103,14 +107,21 @@ def _equal(self: Any, other: Any) -> bool:
 
 
 def _cast(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: Any = None) -> Any:
-    return input if input.dtype is dst_ty.scalar else _cast_now(self, input, dst_ty, fp_downcast_rounding)
+    kind = dst_ty.scalar
+    if input.dtype is kind:
+        return input
+    if input.dtype is tl.int32 and kind is tl.int64:  # most of all casts, of places in memory
+        made = interpreter.TensorHandle(input.handle.data.astype(np.int64), kind)
+        return self.tensor(made, input.type.with_element_ty(kind) if input.type.is_block() else kind)
+    return _cast_now(self, input, dst_ty, fp_downcast_rounding)
 
 
 def _broadcast(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
     """Both in one shape: that of blocks is looked up, and those that have it stay what they are."""
     a, b = lhs.type, rhs.type
-    if not (a.is_block() and b.is_block()):
-        return _broadcast_now(self, lhs, rhs)
+    left, right = a.is_block(), b.is_block()
+    if not (left and right):
+        return _broadcast_now(self, lhs, rhs) if left or right else (lhs, rhs)
     if a.shape is b.shape:
         return lhs, rhs
     joint = _joint(tuple(a.shape.values), tuple(b.shape.values))
@@ -144,8 +155,10 @@ def _operands(
     """Operands of one type have it; what a number is beside a type is looked up."""
     left, right = isinstance(lhs, tl.tensor), isinstance(rhs, tl.tensor)
     if left and right:
-        if lhs.dtype is rhs.dtype and lhs.dtype in (tl.float32, tl.int32):
+        if lhs.dtype is rhs.dtype and lhs.dtype in ALONE:
             return _broadcast(self, lhs, rhs)
+        if lhs.dtype in WHOLE and rhs.dtype in WHOLE and check:
+            return _broadcast(self, _cast(self, lhs, tl.int64), _cast(self, rhs, tl.int64))
         if lhs.dtype.is_ptr() and left_ptr and rhs.dtype.is_int():
             return _broadcast(self, lhs, rhs)
     elif check and left and type(rhs) in (int, float) and not lhs.dtype.is_ptr():
