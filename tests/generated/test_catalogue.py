@@ -54,7 +54,7 @@ def test_committed_files_are_fresh_and_none_is_orphaned():
     assert [b for b in build(check=True, papers=False) if not b.ok] == []
 
 
-@pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule"])
+@pytest.mark.parametrize("name", ["lightning_attention", pytest.param("gated_delta_rule", marks=pytest.mark.long)])
 def test_printing_twice_gives_the_same_text(name):
     assert emit(compiled(name)) == emit(compile_spec(SPECS[name])) == (GENERATED / f"{name}.py").read_text()
 
