@@ -80,8 +80,10 @@ def _written(path: Path, made: Callable[[], str]) -> Path:
         with FileLock(path.with_suffix(".lock")):
             if not _intact(path):
                 begun = time.perf_counter()
+                if path.is_fifo() or path.is_socket():  # which a file is written into
+                    path.unlink()
                 text = made()
-                write_whole(path, text + _CHECKSUM + _digest(text) + "\n")
+                write_whole(path, text + _CHECKSUM + _digest(path.name, text) + "\n")
                 _log.info("printed in %.1f s: %s", time.perf_counter() - begun, path)
     except OSError as error:
         raise BuildError(f"can't write {path}: {error.strerror or error}") from error
@@ -117,16 +119,19 @@ def one_of(spec: Declaration | str | os.PathLike[str], what: str = "compile") ->
     return found[0]
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(name: str, text: str) -> str:
+    """Of a file's text, and of its name, as another's may lie there."""
+    return hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()
 
 
 def _intact(path: Path) -> bool:
+    if not path.is_file():  # a pipe would be waited for
+        return False
     try:
         text, mark, digest = path.read_text(encoding="utf-8").rpartition(_CHECKSUM)
     except (OSError, UnicodeDecodeError):
         return False
-    return bool(mark) and digest.strip() == _digest(text)
+    return bool(mark) and digest.strip() == _digest(path.name, text)
 
 
 def _load(path: Path) -> ModuleType:

@@ -1,5 +1,6 @@
 """`chunkform.compile`: one op from a spec, and a cache that survives damage and company."""
 
+import os
 import pickle
 import sys
 import textwrap
@@ -68,6 +69,22 @@ def test_a_damaged_entry_is_built_anew(spec, damage):
     path.write_text(text[: len(text) // 2] if damage == "cut" else damage)
     run(chunkform.compile(spec))
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("what", ["another op's file", "a pipe"])
+def test_what_isnt_the_entrys_own_file_is_replaced(spec, what):
+    path = Path(compile_module(spec).__file__)
+    sys.modules.pop(compile_module(spec).__name__)
+    text = path.read_text()
+    if what == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        spec.write_text(SPEC.replace("2 * k", "3 * k"))
+        path.write_text(Path(compile_module(spec).__file__).read_text())
+        spec.write_text(SPEC)
+    run(chunkform.compile(spec))
+    assert path.is_file() and path.read_text() == text
 
 
 def test_what_is_in_the_cache_is_found_before_a_pass_is_run(spec, monkeypatch):
