@@ -16,11 +16,12 @@ FAR = Fraction(1, 16)  # from 0 or from 1: a float's logarithm is as good as the
 
 
 class Logarithms:
-    """The logarithms of expressions that are seen to be positive."""
+    """The logarithms of expressions that are seen to be positive. `near_one`: with all digits of a logarithm near 0 as well; where
+    only a power of the expression is made of it, its absolute error counts, and a shorter form will do."""
 
-    def __init__(self, ranges: Ranges) -> None:
-        self.ranges = ranges
-        self.polynomials = Polynomials(ranges)
+    def __init__(self, ranges: Ranges, near_one: bool = True) -> None:
+        self.ranges, self.near_one = ranges, near_one
+        self.polynomials = Polynomials(ranges, near_one)
 
     def log(self, x: Node) -> Node | None:
         """log x; None where x isn't seen to be above 0 whatever the inputs are."""
@@ -81,7 +82,7 @@ class Logarithms:
         t = self.polynomials.terms(x)
         if t is None or not t.positive:
             return None
-        if len(t.terms) == 1:
+        if len(t.terms) == 1 or not self.near_one:
             return _log_of_terms(t)
         c = self.polynomials.complement(x)
         if c is None:

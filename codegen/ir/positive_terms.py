@@ -84,17 +84,17 @@ class Terms:
 
 
 def log_above_zero(x: Node) -> Node:
-    """log x of what is above 0, also where an exponential in it is too small for a float: there the logarithm is that of the
-    smallest normal number, and flat, where it would be infinite, and its slope with it."""
-    vanishing = any(y.op == "fn" and y.attrs[0] == "exp" for y in walk(x))
+    """log x of what is above 0, also where an exponential in it, or 1 less one, is too small for a float: there the logarithm is
+    that of the smallest normal number, and flat, where it would be infinite, and its slope with it."""
+    vanishing = any(y.op == "fn" and y.attrs[0] in ("exp", "expm1") for y in walk(x))
     return fn("log", maximum(x, SMALLEST) if vanishing else x)
 
 
 class Polynomials:
-    """Expressions as polynomials of independent quantities."""
+    """Expressions as polynomials of independent quantities. `near_one`: whose logarithms have all digits near 0 as well."""
 
-    def __init__(self, ranges: Ranges) -> None:
-        self.ranges = ranges
+    def __init__(self, ranges: Ranges, near_one: bool = True) -> None:
+        self.ranges, self.near_one = ranges, near_one
         self.quantities: dict[Node, Quantity] = {}
         self.memo: dict[Node, Polynomial | None] = {}
 
@@ -195,9 +195,11 @@ class Polynomials:
         r = self.ranges(x)
         whole = low == 0 and high == 1
         inside, beyond = mul(1 / (high - low), add(x, -low)), mul(1 / (high - low), add(high, mul(-1, x)))
-        if x.op == "fn" and x.attrs[0] == "exp" and whole:
-            beyond = mul(-1, fn("expm1", x.args[0]))
-            log_inside, log_beyond = x.args[0], log_share(log_above_zero(beyond), x.args[0])
+        if x.op == "fn" and x.attrs[0] == "exp" and high == 1:
+            beyond = mul(1 / (low - 1), fn("expm1", x.args[0]))
+            log_inside, log_beyond = x.args[0] if whole else fn("log", inside), log_above_zero(beyond)
+            if self.near_one:
+                log_beyond = log_share(log_beyond, log_inside) if whole else fn("log", beyond)
         elif x.op == "pow" and x.attrs[0] == -1 and low == 0:  # 1 / (1 + p) and p / (1 + p)
             more = add(mul(high, x.args[0]), -1)
             beyond = mul(1 / high, more, x)

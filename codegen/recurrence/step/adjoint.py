@@ -183,6 +183,8 @@ def _mul_rule(x: Node, g: Node) -> list[Node]:
 
 def _power_rule(x: Node, g: Node) -> list[Node]:
     (base,), n = x.args, x.attrs[0]
+    if base.op == "max" and any(a.op == "const" and a.attrs[0] > 0 for a in base.args):
+        return [mul(g, n, power(base, n - 1))]
     if n.denominator != 1 and n > 0:  # at 0 such a root has no slope, or one of 0: the gradient is 0
         return [mul(g, n, x, fn(RECIPROCAL, base))]
     if n.denominator != 1:

@@ -27,6 +27,7 @@ from ...ir.expr import (
     rebuild,
     replace,
     split_constant,
+    terms_of,
     walk,
 )
 from ...ir.logarithms import Logarithms, log_of
@@ -48,7 +49,8 @@ def lossless_terms(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     for x in walk(*step.updates.values(), *step.outputs.values(), *step.names, *step.origins):
         free = not leaf_names(x) & states
         if free and (found := _lossless(x, logarithms)) is not None:
-            made[x] = whole[x] = found
+            made[x] = found
+            whole[x] = replace(found, {a: whole[a] for a in walk(*x.args) if a not in x.args})
         elif not free and x.op == "mul" and (found := _of_product(own := _without(x, states))) is not None:
             made[own] = found
             rest = [whole[a] for a in x.args if leaf_names(a) & states]
@@ -124,8 +126,21 @@ def _root(x: Node, logarithms: Logarithms) -> Node | None:
     sigmoid = base.op == "fn" and base.attrs[0] == "sigmoid"
     if not sigmoid and (base.op != "add" or _of_sum(base, logarithms) is None):
         return None
-    log = logarithms.log(x.args[0])
-    return None if log is None else exponential(mul(x.attrs[0], log))
+    log = Logarithms(logarithms.ranges, near_one=False).log(base)
+    return None if log is None else _power_by_logarithm(log, x.attrs[0])
+
+
+def _power_by_logarithm(log: Node, n: Fraction) -> Node:
+    """exp(n log): the powers of what terms are logarithms of, times the exponential of the others."""
+    powers, rest = [], []
+    for term in terms_of(log):
+        c, core = split_constant(term)
+        name = core.attrs[0] if core.op == "fn" else ""
+        if name in ("log", "log1p"):
+            powers.append(power(core.args[0] if name == "log" else add(1, core.args[0]), n * c))
+        else:
+            rest.append(term)
+    return mul(*powers, *([exponential(mul(n, add(*rest)))] if rest else []))
 
 
 def _share(x: Node, n: Fraction) -> Node | None:

@@ -43,6 +43,21 @@ FORMS = {
     "tanh": (lambda g: (exp(g) - exp(-g)) / (exp(g) + exp(-g)), torch.tanh),
     "tanh of the half": (lambda g: (exp(g) - 1) / (exp(g) + 1), lambda x: torch.tanh(x / 2)),
 }
+EXPONENTIALS = {  # of gates, near 1 where these are closed
+    "1 - exp(-sigmoid)": (lambda g: 1 - exp(-16 * sigmoid(g)), lambda x: -torch.expm1(-16 * torch.sigmoid(x))),
+    "log(1 - exp(-sigmoid))": (
+        lambda g: log(1 - exp(-3 * sigmoid(g))),
+        lambda x: torch.log(-torch.expm1(-3 * torch.sigmoid(x))),
+    ),
+    "sqrt(1 - exp(-sigmoid)^2)": (
+        lambda g: sqrt(1 - exp(-8 * sigmoid(g)) ** 2),
+        lambda x: (-torch.expm1(-16 * torch.sigmoid(x))).sqrt(),
+    ),
+    "one inside another": (
+        lambda g: 1 - exp(-3 * sigmoid(g) * (1 + tanh(g))),
+        lambda x: -torch.expm1(-6 * torch.sigmoid(x) * torch.sigmoid(2 * x)),
+    ),
+}
 POINTS = [-1e4, -100.0, -80.0, -20.0, -3.0, 0.0, 3.0, 20.0, 80.0, 100.0, 1e4]
 
 
@@ -81,6 +96,23 @@ def test_a_write_keeps_its_digits(name):
     torch.testing.assert_close(o.flatten().double()[large], expected[large], rtol=1e-6, atol=0)
     o.sum().backward()
     assert g.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", EXPONENTIALS)
+def test_so_does_one_less_an_exponential_and_its_gradient_is_finite(name):
+    form, meaning = EXPONENTIALS[name]
+    x = torch.tensor([-1e30, -110.0, -85.0, -40.0, -20.0, -3.0, 0.0, 3.0, 20.0, 100.0])
+    g = x.reshape(-1, 1, 1).clone().requires_grad_()
+    one = torch.ones(len(x), 1, 1, 1)
+    o, _ = chunkform.compile(written(form))(one, one, one, g)
+    o.sum().backward()
+    wide = x.double().requires_grad_()
+    expected = meaning(wide)
+    expected.sum().backward()
+    for found, exact in ((o, expected), (g.grad, wide.grad)):
+        large = (exact.abs() > 1e-37) & (x > -110)  # which float32 can hold
+        torch.testing.assert_close(found.flatten().double()[large], exact[large], rtol=1e-6, atol=0)
+    assert g.grad.isfinite().all() or name.startswith("log")  # the slope of a logarithm has no end
 
 
 SLOPES = {
