@@ -366,10 +366,82 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"h": dh_last}
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def forward_per_step_1(
+    x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, lam_p,
+    gate_p, gate_b, gate_t, gate_h, gate_g, rows_1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    x = tl.load(
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    write_ = tl.load(
+        write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+    ).to(tl.float32)
+    lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
+    gate = tl.load(
+        gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+    ).to(tl.float32)
+    t1 = tl.maximum(lam, 0.0) + tl.where(
+        tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
+        tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
+    )
+    t2 = tl.sigmoid(gate)
+    t3 = -(8.0 * t1)[None, :] * t2
+    t4 = tl.exp(t3)
+    t5 = tl.where(
+        1.0 + (t4) == 1.0, t4, tl.log(1.0 + (t4)) * ((t4) / tl.where(1.0 + (t4) == 1.0, 1.0, (1.0 + (t4)) - 1.0))
+    )
+    t6 = tl.where(
+        tl.abs(t3) < 0.35,
+        (t3)
+        * (
+            1.0
+            + (t3)
+            * (
+                0.5
+                + (t3)
+                * (
+                    1.66666667e-1
+                    + (t3) * (4.16666667e-2 + (t3) * (8.33333333e-3 + (t3) * (1.38888889e-3 + 1.98412698e-4 * (t3))))
+                )
+            )
+        ),
+        tl.exp(t3) - 1.0,
+    )
+    t7 = (8.0 * t1)[None, :] * t2 + tl.log(-t6)
+    t8 = tl.minimum(t7, 0.0) - tl.where(
+        tl.abs(t7) > 16.0, tl.exp(-tl.abs(t7)),
+        tl.log(1.0 + tl.exp(-tl.abs(t7))) * tl.exp(-tl.abs(t7)) / ((1.0 + tl.exp(-tl.abs(t7))) - 1.0),
+    )
+    t9 = t5 + t8 + (16.0 * t1)[None, :] * t2
+    t10 = tl.minimum(t9, 0.0) - tl.where(
+        tl.abs(t9) > 16.0, tl.exp(-tl.abs(t9)),
+        tl.log(1.0 + tl.exp(-tl.abs(t9))) * tl.exp(-tl.abs(t9)) / ((1.0 + tl.exp(-tl.abs(t9))) - 1.0),
+    )
+    tl.store(
+        rows_1_out + at[:, None] * D + d[None, :], tl.sigmoid(write_) * x * tl.exp(0.5 * t10),
+        mask=i_ok[:, None] & d_ok[None, :],
+    )
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_scan_1(
-    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g, x_p, x_b, x_t, x_h, x_g,
-    write__p, write__b, write__t, write__h, write__g, y_out,
+    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
+    rows_1_p, rows_1_b, rows_1_t, rows_1_h, rows_1_g, y_out,
     T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -397,56 +469,18 @@ def forward_scan_1(
             gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
-        x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        write_ = tl.load(
-            write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
+        rows_1 = tl.load(
+            rows_1_p + h // rows_1_g * rows_1_h + (b * rows_1_b + step * rows_1_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         t1 = tl.maximum(lam, 0.0) + tl.where(
             tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
             tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
         )
-        t2 = tl.sigmoid(gate)
-        t3 = -(8.0 * t1)[None, :] * t2
-        t4 = tl.exp(t3)
-        t5 = tl.where(
-            1.0 + (t4) == 1.0, t4, tl.log(1.0 + (t4)) * ((t4) / tl.where(1.0 + (t4) == 1.0, 1.0, (1.0 + (t4)) - 1.0))
+        f = tl.zeros([C, block_d], tl.float32) + tl.where(
+            i_ok[:, None], tl.exp(-(8.0 * t1)[None, :] * tl.sigmoid(gate)), 1.0
         )
-        t6 = tl.where(
-            tl.abs(t3) < 0.35,
-            (t3)
-            * (
-                1.0
-                + (t3)
-                * (
-                    0.5
-                    + (t3)
-                    * (
-                        1.66666667e-1
-                        + (t3)
-                        * (4.16666667e-2 + (t3) * (8.33333333e-3 + (t3) * (1.38888889e-3 + 1.98412698e-4 * (t3))))
-                    )
-                )
-            ),
-            tl.exp(t3) - 1.0,
-        )
-        t7 = (8.0 * t1)[None, :] * t2 + tl.log(-t6)
-        t8 = tl.minimum(t7, 0.0) - tl.where(
-            tl.abs(t7) > 16.0, tl.exp(-tl.abs(t7)),
-            tl.log(1.0 + tl.exp(-tl.abs(t7))) * tl.exp(-tl.abs(t7)) / ((1.0 + tl.exp(-tl.abs(t7))) - 1.0),
-        )
-        t9 = t5 + t8 + (16.0 * t1)[None, :] * t2
-        t10 = tl.minimum(t9, 0.0) - tl.where(
-            tl.abs(t9) > 16.0, tl.exp(-tl.abs(t9)),
-            tl.log(1.0 + tl.exp(-tl.abs(t9))) * tl.exp(-tl.abs(t9)) / ((1.0 + tl.exp(-tl.abs(t9))) - 1.0),
-        )
-        f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], t4, 1.0)
-        w = tl.zeros([C, block_d], tl.float32) + tl.where(
-            i_ok[:, None], tl.sigmoid(write_) * x * tl.exp(0.5 * t10), 0.0
-        )
+        w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], rows_1, 0.0)
         if h__linear is not None:
             whole_2 *= f
         if h__first is not None:
@@ -465,10 +499,82 @@ def forward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_per_step_1(
+    x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, lam_p,
+    gate_p, gate_b, gate_t, gate_h, gate_g, rows_1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    x = tl.load(
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    write_ = tl.load(
+        write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+    ).to(tl.float32)
+    lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
+    gate = tl.load(
+        gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+    ).to(tl.float32)
+    t1 = tl.maximum(lam, 0.0) + tl.where(
+        tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
+        tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
+    )
+    t2 = tl.sigmoid(gate)
+    t3 = -(8.0 * t1)[None, :] * t2
+    t4 = tl.exp(t3)
+    t5 = tl.where(
+        1.0 + (t4) == 1.0, t4, tl.log(1.0 + (t4)) * ((t4) / tl.where(1.0 + (t4) == 1.0, 1.0, (1.0 + (t4)) - 1.0))
+    )
+    t6 = tl.where(
+        tl.abs(t3) < 0.35,
+        (t3)
+        * (
+            1.0
+            + (t3)
+            * (
+                0.5
+                + (t3)
+                * (
+                    1.66666667e-1
+                    + (t3) * (4.16666667e-2 + (t3) * (8.33333333e-3 + (t3) * (1.38888889e-3 + 1.98412698e-4 * (t3))))
+                )
+            )
+        ),
+        tl.exp(t3) - 1.0,
+    )
+    t7 = (8.0 * t1)[None, :] * t2 + tl.log(-t6)
+    t8 = tl.minimum(t7, 0.0) - tl.where(
+        tl.abs(t7) > 16.0, tl.exp(-tl.abs(t7)),
+        tl.log(1.0 + tl.exp(-tl.abs(t7))) * tl.exp(-tl.abs(t7)) / ((1.0 + tl.exp(-tl.abs(t7))) - 1.0),
+    )
+    t9 = t5 + t8 + (16.0 * t1)[None, :] * t2
+    t10 = tl.minimum(t9, 0.0) - tl.where(
+        tl.abs(t9) > 16.0, tl.exp(-tl.abs(t9)),
+        tl.log(1.0 + tl.exp(-tl.abs(t9))) * tl.exp(-tl.abs(t9)) / ((1.0 + tl.exp(-tl.abs(t9))) - 1.0),
+    )
+    tl.store(
+        rows_1_out + at[:, None] * D + d[None, :], tl.sigmoid(write_) * x * tl.exp(0.5 * t10),
+        mask=i_ok[:, None] & d_ok[None, :],
+    )
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
-    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g, x_p, x_b, x_t, x_h, x_g,
-    write__p, write__b, write__t, write__h, write__g, h_before__out,
+    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
+    rows_1_p, rows_1_b, rows_1_t, rows_1_h, rows_1_g, h_before__out,
     T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -496,56 +602,18 @@ def backward_scan_1(
             gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
-        x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        write_ = tl.load(
-            write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
+        rows_1 = tl.load(
+            rows_1_p + h // rows_1_g * rows_1_h + (b * rows_1_b + step * rows_1_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         t1 = tl.maximum(lam, 0.0) + tl.where(
             tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
             tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
         )
-        t2 = tl.sigmoid(gate)
-        t3 = -(8.0 * t1)[None, :] * t2
-        t4 = tl.exp(t3)
-        t5 = tl.where(
-            1.0 + (t4) == 1.0, t4, tl.log(1.0 + (t4)) * ((t4) / tl.where(1.0 + (t4) == 1.0, 1.0, (1.0 + (t4)) - 1.0))
+        f = tl.zeros([C, block_d], tl.float32) + tl.where(
+            i_ok[:, None], tl.exp(-(8.0 * t1)[None, :] * tl.sigmoid(gate)), 1.0
         )
-        t6 = tl.where(
-            tl.abs(t3) < 0.35,
-            (t3)
-            * (
-                1.0
-                + (t3)
-                * (
-                    0.5
-                    + (t3)
-                    * (
-                        1.66666667e-1
-                        + (t3)
-                        * (4.16666667e-2 + (t3) * (8.33333333e-3 + (t3) * (1.38888889e-3 + 1.98412698e-4 * (t3))))
-                    )
-                )
-            ),
-            tl.exp(t3) - 1.0,
-        )
-        t7 = (8.0 * t1)[None, :] * t2 + tl.log(-t6)
-        t8 = tl.minimum(t7, 0.0) - tl.where(
-            tl.abs(t7) > 16.0, tl.exp(-tl.abs(t7)),
-            tl.log(1.0 + tl.exp(-tl.abs(t7))) * tl.exp(-tl.abs(t7)) / ((1.0 + tl.exp(-tl.abs(t7))) - 1.0),
-        )
-        t9 = t5 + t8 + (16.0 * t1)[None, :] * t2
-        t10 = tl.minimum(t9, 0.0) - tl.where(
-            tl.abs(t9) > 16.0, tl.exp(-tl.abs(t9)),
-            tl.log(1.0 + tl.exp(-tl.abs(t9))) * tl.exp(-tl.abs(t9)) / ((1.0 + tl.exp(-tl.abs(t9))) - 1.0),
-        )
-        f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], t4, 1.0)
-        w = tl.zeros([C, block_d], tl.float32) + tl.where(
-            i_ok[:, None], tl.sigmoid(write_) * x * tl.exp(0.5 * t10), 0.0
-        )
+        w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], rows_1, 0.0)
         if h__linear is not None:
             whole_2 *= f
         if h__first is not None:
@@ -575,8 +643,7 @@ def backward_scan_1(
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
     dh_first, dh_last, dh_linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    write__p, write__b, write__t, write__h, write__g, x_p, x_b, x_t, x_h, x_g,
-    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dgate_out, dwrite_out, dh_before__out,
+    dh_before__out,
     T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -608,22 +675,6 @@ def backward_scan_2(
             dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
-        write_ = tl.load(
-            write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
-        ).to(tl.float32)
-        x = tl.load(
-            x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        h_before_ = tl.zeros([C, block_d], tl.float32)
-        if h_before__p is not None:
-            h_before_ = tl.load(
-                h_before__p
-                + h // h_before__g * h_before__h
-                + (b * h_before__b + step * h_before__t)[:, None]
-                + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
-            ).to(tl.float32)
         t1 = tl.maximum(lam, 0.0) + tl.where(
             tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
             tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
@@ -649,73 +700,6 @@ def backward_scan_2(
         edge_2 = i == 0  # steps beyond the end keep states as they are
         dh = tl.sum(tl.where(edge_2[:, None], dh_after, 0.0), axis=0)
         if RESULTS:
-            t2 = tl.sigmoid(write_)
-            t3 = tl.maximum(lam, 0.0) + tl.where(
-                tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
-                tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
-            )
-            t4 = tl.sigmoid(gate)
-            t5 = -(8.0 * t3)[None, :] * t4
-            t6 = tl.exp(t5)
-            t7 = tl.where(
-                1.0 + (t6) == 1.0, t6,
-                tl.log(1.0 + (t6)) * ((t6) / tl.where(1.0 + (t6) == 1.0, 1.0, (1.0 + (t6)) - 1.0)),
-            )
-            t8 = tl.where(
-                tl.abs(t5) < 0.35,
-                (t5)
-                * (
-                    1.0
-                    + (t5)
-                    * (
-                        0.5
-                        + (t5)
-                        * (
-                            1.66666667e-1
-                            + (t5)
-                            * (4.16666667e-2 + (t5) * (8.33333333e-3 + (t5) * (1.38888889e-3 + 1.98412698e-4 * (t5))))
-                        )
-                    )
-                ),
-                tl.exp(t5) - 1.0,
-            )
-            t9 = -t8
-            t10 = tl.log(t9)
-            t11 = (8.0 * t3)[None, :] * t4 + t10
-            t12 = tl.minimum(t11, 0.0) - tl.where(
-                tl.abs(t11) > 16.0, tl.exp(-tl.abs(t11)),
-                tl.log(1.0 + tl.exp(-tl.abs(t11))) * tl.exp(-tl.abs(t11)) / ((1.0 + tl.exp(-tl.abs(t11))) - 1.0),
-            )
-            t13 = t7 + t12 + (16.0 * t3)[None, :] * t4
-            t14 = tl.minimum(t13, 0.0) - tl.where(
-                tl.abs(t13) > 16.0, tl.exp(-tl.abs(t13)),
-                tl.log(1.0 + tl.exp(-tl.abs(t13))) * tl.exp(-tl.abs(t13)) / ((1.0 + tl.exp(-tl.abs(t13))) - 1.0),
-            )
-            t15 = tl.exp(0.5 * t14)
-            t16 = dy + dh_before_
-            t17 = tl.sigmoid(-t12 - (16.0 * t3)[None, :] * t4 - t7)
-            t18 = tl.sigmoid(t5 - t10)
-            t19 = (
-                t6 * (0.5 * t2 * t15 * t16 * x * t17 / (t6 + 1.0) + t16 * h_before_)
-                - 0.5 * t2 * t6 * t15 * t16 * x * t17 * t18 / t9
-            )
-            t20 = (
-                (8.0 * t3)[None, :] * t2 * t15 * t16 * x * t17
-                + (4.0 * t3)[None, :] * t2 * t15 * t16 * x * t17 * t18
-                - (8.0 * t3)[None, :] * t19
-            )
-            if dx_out is not None:
-                tl.store(dx_out + at[:, None] * D + d[None, :], t2 * t15 * t16, mask=i_ok[:, None] & d_ok[None, :])
-            if dgate_out is not None:
-                tl.store(
-                    dgate_out + at[:, None] * D + d[None, :], t4 * tl.sigmoid(-gate) * t20,
-                    mask=i_ok[:, None] & d_ok[None, :],
-                )
-            if dwrite_out is not None:
-                tl.store(
-                    dwrite_out + at[:, None] * D + d[None, :], t2 * t15 * t16 * x * tl.sigmoid(-write_),
-                    mask=i_ok[:, None] & d_ok[None, :],
-                )
             tl.store(dh_before__out + at[:, None] * D + d[None, :], dh_before_, mask=i_ok[:, None] & d_ok[None, :])
     if dh_first is not None:
         dh += tl.where(count == 0, tl.sum(enters, axis=0), 0.0)
@@ -726,11 +710,11 @@ def backward_scan_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_per_step_3(
-    lam_p, x_p, x_b, x_t, x_h, x_g, gate_p, gate_b, gate_t, gate_h, gate_g,
+def backward_per_step_4(
     write__p, write__b, write__t, write__h, write__g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    dh_before__p, dh_before__b, dh_before__t, dh_before__h, dh_before__g,
-    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dlam_summed_out,
+    dh_before__p, dh_before__b, dh_before__t, dh_before__h, dh_before__g, lam_p,
+    gate_p, gate_b, gate_t, gate_h, gate_g, x_p, x_b, x_t, x_h, x_g,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dgate_out, dwrite_out, dlam_summed_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -743,15 +727,6 @@ def backward_per_step_3(
     at = n.to(tl.int64) * H + h
     d = tl.arange(0, block_d)
     d_ok = d < D
-    lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
-    x = tl.load(
-        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    gate = tl.load(
-        gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
-    ).to(tl.float32)
     write_ = tl.load(
         write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
@@ -768,6 +743,15 @@ def backward_per_step_3(
             + (b * dh_before__b + step * dh_before__t)[:, None]
             + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
+    lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
+    gate = tl.load(
+        gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+    ).to(tl.float32)
+    x = tl.load(
+        x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
     h_before_ = tl.zeros([ROWS, block_d], tl.float32)
     if h_before__p is not None:
         h_before_ = tl.load(
@@ -775,13 +759,17 @@ def backward_per_step_3(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     t1 = tl.sigmoid(write_)
-    t2 = tl.sigmoid(gate)
-    t3 = tl.maximum(lam, 0.0) + tl.where(
+    t2 = tl.maximum(lam, 0.0) + tl.where(
         tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
         tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
     )
-    t4 = -(8.0 * t3)[None, :] * t2
-    t5 = tl.where(
+    t3 = tl.sigmoid(gate)
+    t4 = -(8.0 * t2)[None, :] * t3
+    t5 = tl.exp(t4)
+    t6 = tl.where(
+        1.0 + (t5) == 1.0, t5, tl.log(1.0 + (t5)) * ((t5) / tl.where(1.0 + (t5) == 1.0, 1.0, (1.0 + (t5)) - 1.0))
+    )
+    t7 = tl.where(
         tl.abs(t4) < 0.35,
         (t4)
         * (
@@ -798,39 +786,51 @@ def backward_per_step_3(
         ),
         tl.exp(t4) - 1.0,
     )
-    t6 = -t5
-    t7 = tl.log(t6)
-    t8 = (8.0 * t3)[None, :] * t2 + t7
-    t9 = tl.minimum(t8, 0.0) - tl.where(
-        tl.abs(t8) > 16.0, tl.exp(-tl.abs(t8)),
-        tl.log(1.0 + tl.exp(-tl.abs(t8))) * tl.exp(-tl.abs(t8)) / ((1.0 + tl.exp(-tl.abs(t8))) - 1.0),
+    t8 = -t7
+    t9 = tl.log(t8)
+    t10 = (8.0 * t2)[None, :] * t3 + t9
+    t11 = tl.minimum(t10, 0.0) - tl.where(
+        tl.abs(t10) > 16.0, tl.exp(-tl.abs(t10)),
+        tl.log(1.0 + tl.exp(-tl.abs(t10))) * tl.exp(-tl.abs(t10)) / ((1.0 + tl.exp(-tl.abs(t10))) - 1.0),
     )
-    t10 = tl.exp(t4)
-    t11 = tl.where(
-        1.0 + (t10) == 1.0, t10, tl.log(1.0 + (t10)) * ((t10) / tl.where(1.0 + (t10) == 1.0, 1.0, (1.0 + (t10)) - 1.0))
+    t12 = t6 + t11 + (16.0 * t2)[None, :] * t3
+    t13 = tl.minimum(t12, 0.0) - tl.where(
+        tl.abs(t12) > 16.0, tl.exp(-tl.abs(t12)),
+        tl.log(1.0 + tl.exp(-tl.abs(t12))) * tl.exp(-tl.abs(t12)) / ((1.0 + tl.exp(-tl.abs(t12))) - 1.0),
     )
-    t12 = tl.sigmoid(-t9 - (16.0 * t3)[None, :] * t2 - t11)
-    t13 = t9 + t11 + (16.0 * t3)[None, :] * t2
-    t14 = tl.minimum(t13, 0.0) - tl.where(
-        tl.abs(t13) > 16.0, tl.exp(-tl.abs(t13)),
-        tl.log(1.0 + tl.exp(-tl.abs(t13))) * tl.exp(-tl.abs(t13)) / ((1.0 + tl.exp(-tl.abs(t13))) - 1.0),
-    )
-    t15 = tl.exp(0.5 * t14)
-    t16 = dy + dh_before_
-    t17 = tl.sigmoid(t4 - t7)
+    t14 = tl.exp(0.5 * t13)
+    t15 = dy + dh_before_
+    t16 = tl.sigmoid(-t11 - (16.0 * t2)[None, :] * t3 - t6)
+    t17 = tl.sigmoid(t4 - t9)
     t18 = (
-        t10 * (0.5 * t1 * x * t12 * t15 * t16 / (t10 + 1.0) + t16 * h_before_)
-        - 0.5 * t1 * x * t10 * t12 * t15 * t16 * t17 / t6
+        t5 * (0.5 * t1 * t14 * t15 * x * t16 / (t5 + 1.0) + t15 * h_before_)
+        - 0.5 * t1 * t5 * t14 * t15 * x * t16 * t17 / t8
     )
-    t19 = tl.sum(
+    t19 = (
+        (8.0 * t2)[None, :] * t1 * t14 * t15 * x * t16
+        + (4.0 * t2)[None, :] * t1 * t14 * t15 * x * t16 * t17
+        - (8.0 * t2)[None, :] * t18
+    )
+    t20 = tl.sum(
         tl.where(
             i_ok[:, None],
-            8.0 * t1 * t2 * x * t12 * t15 * t16 + 4.0 * t1 * t2 * x * t12 * t15 * t16 * t17 - 8.0 * t2 * t18, 0.0,
+            8.0 * t1 * t3 * t14 * t15 * x * t16 + 4.0 * t1 * t3 * t14 * t15 * x * t16 * t17 - 8.0 * t3 * t18, 0.0,
         ),
         axis=0,
     )
+    if dx_out is not None:
+        tl.store(dx_out + at[:, None] * D + d[None, :], t1 * t14 * t15, mask=i_ok[:, None] & d_ok[None, :])
+    if dgate_out is not None:
+        tl.store(
+            dgate_out + at[:, None] * D + d[None, :], t3 * tl.sigmoid(-gate) * t19, mask=i_ok[:, None] & d_ok[None, :]
+        )
+    if dwrite_out is not None:
+        tl.store(
+            dwrite_out + at[:, None] * D + d[None, :], t1 * t14 * t15 * x * tl.sigmoid(-write_),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )
     if dlam_summed_out is not None:
-        tl.store(dlam_summed_out + tl.program_id(0).to(tl.int64) * D + d, tl.sigmoid(lam) * t19, mask=d_ok)
+        tl.store(dlam_summed_out + tl.program_id(0).to(tl.int64) * D + d, tl.sigmoid(lam) * t20, mask=d_ok)
 
 
 def triton_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
@@ -844,11 +844,18 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], gate.shape[2], write_.shape[2], lam.shape[0], 0)
     lam = with_heads(lam, H)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "9af98d1222aa98ae")
+    config = choose(some.dtype, (D,), "4a39d420c924be8d")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     h__first = whole(states.get("h"))
     h__starts = h__first
+    rows_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+    launch(
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        x, *strides(x, H), write_, *strides(write_, H), lam, gate, *strides(gate, H), rows_1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
+    )
     segments = scan_segments(layout, cdiv(D, scan_width(D)))
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     h__starts = h__first
@@ -856,7 +863,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         h__linear, h__ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H), None,
+            None, h__ends, h__linear, lam, gate, *strides(gate, H), rows_1, *strides(rows_1, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
@@ -864,10 +871,11 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
     launch(
         forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H), y,
+        h__starts, h__last, None, lam, gate, *strides(gate, H), rows_1, *strides(rows_1, H), y,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
+    rows_1 = None
     if segments > 1 and h__last is not None:
         h__last = h__last.unflatten(0, (B, segments))[:, -1]
     saved = {}
@@ -885,12 +893,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], gate.shape[2], write_.shape[2], lam.shape[0], 0)
     lam = with_heads(lam, H)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "9af98d1222aa98ae")
+    config = choose(some.dtype, (D,), "4a39d420c924be8d")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     h__first = whole(states.get("h"))
     dh_first = dh_starts = whole(final_cotangents.get("h"))
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
+    rows_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+    launch(
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        x, *strides(x, H), write_, *strides(write_, H), lam, gate, *strides(gate, H), rows_1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
+    )
     segments = scan_segments(layout, cdiv(D, scan_width(D)))
     h_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     h__starts = h__first
@@ -898,7 +913,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         h__linear, h__ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H), None,
+            None, h__ends, h__linear, lam, gate, *strides(gate, H), rows_1, *strides(rows_1, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
@@ -906,24 +921,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     h__last = None
     launch(
         backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H), write_, *strides(write_, H),
-        h_before_,
+        h__starts, h__last, None, lam, gate, *strides(gate, H), rows_1, *strides(rows_1, H), h_before_,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
+    rows_1 = None
     segments = scan_segments(layout, cdiv(D, scan_width(D)))
-    dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
-    dgate = some.new_empty((B, T, H, D), dtype=some.dtype) if "gate" in needs else None
-    dwrite = some.new_empty((B, T, H, D), dtype=some.dtype) if "write" in needs else None
     dh_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     dh_starts = dh_first
     if segments > 1:
         dh_linear, dh_ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, dh_ends, dh_linear, lam, gate, *strides(gate, H), dy, *strides(dy, H), write_, *strides(write_, H),
-            x, *strides(x, H), *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), None,
-            None, None, None,
+            None, dh_ends, dh_linear, lam, gate, *strides(gate, H), dy, *strides(dy, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
@@ -931,26 +941,29 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
     launch(
         backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        dh_starts, dh_last, None, lam, gate, *strides(gate, H), dy, *strides(dy, H), write_, *strides(write_, H),
-        x, *strides(x, H), *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), dx, dgate,
-        dwrite, dh_before_,
+        dh_starts, dh_last, None, lam, gate, *strides(gate, H), dy, *strides(dy, H), dh_before_,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
     if segments > 1 and dh_last is not None:
         dh_last = dh_last.unflatten(0, (B, segments))[:, 0]
     gradients, initial = {}, {}
-    if needs & {"lam"}:
+    if needs & {"gate", "lam", "write", "x"}:
+        dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
+        dgate = some.new_empty((B, T, H, D), dtype=some.dtype) if "gate" in needs else None
+        dwrite = some.new_empty((B, T, H, D), dtype=some.dtype) if "write" in needs else None
         dlam_summed = (
             some.new_empty((cdiv(B * T, config.rows(config.padded(D))), H, D), dtype=torch.float32)
             if "lam" in needs
             else None
         )
         launch(
-            backward_per_step_3, (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            lam, x, *strides(x, H), gate, *strides(gate, H), write_, *strides(write_, H), dy, *strides(dy, H),
-            *((dh_before_, *strides(dh_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)),
-            *((h_before_, *strides(h_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)), dlam_summed,
+            backward_per_step_4, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            write_, *strides(write_, H), dy, *strides(dy, H),
+            *((dh_before_, *strides(dh_before_, H)) if "x" in needs or "gate" in needs or "write" in needs or "lam" in needs else (None, 0, 0, 0, 1)),
+            lam, gate, *strides(gate, H), x, *strides(x, H),
+            *((h_before_, *strides(h_before_, H)) if "gate" in needs or "lam" in needs else (None, 0, 0, 0, 1)), dx, dgate,
+            dwrite, dlam_summed,
             T, H, B * T,
             D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )

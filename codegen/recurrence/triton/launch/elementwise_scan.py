@@ -3,7 +3,7 @@ make what they can of each step on their way, and per-step kernels for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ....ir.expr import Node, dim_of, leaf, walk
@@ -21,6 +21,11 @@ from ..kernels.elementwise_scan import beside, launched, scan_kernel
 from ..kernels.per_step import Result, printable
 from ..print.axis_names import size_name
 from .launch_plan import Host
+
+# Functions that a scan computes for the values of a step, at most. It has one warp, whose threads hold 32 entries of every value:
+# more are made by per-step kernels, which have many warps. With 14 a scan spills 4,652 bytes a thread, with 8 it spills 8.
+FUNCTIONS = 8
+POWERS = (-1, 2)  # that are no functions: a quotient, and a product
 
 
 class ScanHost(Host):
@@ -73,13 +78,14 @@ class ScanHost(Host):
         again = self.backward and forward
         printed = [over_stored(x, self.step, self.backward, e.state) for x in e.printed]
         nodes = self._multiplied(dict(enumerate(printed)))
-        e = e.over([self._inside(x, axes) for x in nodes.values()])
+        e = e.over(self._maps([*nodes.values()], axes))
         orders = self.c.adjoint.program.output_axes if self.backward else self.c.step.output_axes
         variables = {gradient_name(v): v for v in self.c.step.variables}
-        results = []
+        results: list[Result] = []
         for name, x in here.items():
             v = variables.get(name) if self.backward else None
-            if (v is not None and not v.per_step) or not beside(x, orders[name], axes):
+            among = functions([*e.printed, *(r.node for r in results), x])
+            if (v is not None and not v.per_step) or not beside(x, orders[name], axes) or among > FUNCTIONS:
                 later = [*later, x]
                 continue
             self.made[name] = self.names(leaf("stored", name, axes))
@@ -96,10 +102,19 @@ class ScanHost(Host):
         first = ref(f"{self.names(leaf('state', e.state))}_first")
         self.body += launched(kernel, first, "False" if again else "finals" if forward else "True")
 
-    def _inside(self, x: Node, axes: Axes) -> Node:
-        """What a scan over these axes can make of x: x, or a value in memory."""
-        if not any(y.op == "leaf" for y in walk(x)) or beside(x, axes, axes) or beside(x, (), axes):
-            return x
+    def _maps(self, nodes: list[Node], axes: Axes) -> list[Node]:
+        """The numbers of a scan's maps, as it has them: made there, or loaded, which those of the most functions are first."""
+        inside = [x for x in nodes if self._beside(x, axes)]
+        while functions(inside) > FUNCTIONS:
+            inside.remove(max(inside, key=lambda x: functions([x])))
+        return [x if x in inside else self._row_of(x) for x in nodes]
+
+    def _beside(self, x: Node, axes: Axes) -> bool:
+        """Can a scan over these axes make x?"""
+        return not any(y.op == "leaf" for y in walk(x)) or beside(x, axes, axes) or beside(x, (), axes)
+
+    def _row_of(self, x: Node) -> Node:
+        """A value of each step that a scan loads."""
         self.numbered += 1
         made = leaf("stored", f"rows.{self.numbered}", x.axes)
         self.rows[made] = x
@@ -116,6 +131,12 @@ class ScanHost(Host):
 
     def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, Expr]:
         return super()._values(values, orders, {**made, **self.made})
+
+
+def functions(nodes: Iterable[Node]) -> int:
+    """How many functions are computed for these values, each of them once."""
+    found = {y for x in nodes for y in walk(x)}
+    return sum(y.op == "fn" or (y.op == "pow" and y.attrs[0] not in POWERS) for y in found)
 
 
 def _states(x: Node) -> set[str]:

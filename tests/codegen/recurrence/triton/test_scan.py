@@ -72,6 +72,26 @@ def angles():
     return r
 
 
+def costly():
+    """Maps and outputs of more functions than a scan computes."""
+    from chunkform.spec.language import Recurrence, cos, exp, hadamard, sigmoid, sin, softplus, tanh
+
+    r = Recurrence("costly")
+    d = r.dims("d")
+    x, a = r.inputs("width edge", d)
+    b, w = r.inputs("b"), r.parameter("whole", d)
+    lam, g = r.decay("lam"), r.decay("g", d)
+    h, m, z, n = r.state("h", d), r.state("m", d), r.state("z", d), r.state("n")
+    many = hadamard(hadamard(sigmoid(x), softplus(a)), hadamard(tanh(w), hadamard(cos(x), sin(a))))
+    r.update(h, hadamard(exp(-softplus(a)), h.prev) + hadamard(many, hadamard(tanh(x + w), sin(x + a) + cos(w + a))))
+    r.update(m, lam * m.prev + hadamard(h.prev, many))
+    r.update(z, hadamard(g, z.prev) + b * x)
+    r.update(n, b * n.prev + sigmoid(b))
+    r.output("o", hadamard(m.next, many) + n.next * hadamard(z.prev, cos(a)))
+    r.output("p", z.next + tanh(h.next))
+    return r
+
+
 def main():
     """Prints the largest error of outputs, last states and gradients: whole, in parts, and packed. In a process of its own, as
     Triton's interpreter is chosen before Triton is imported."""
@@ -79,7 +99,7 @@ def main():
     from chunkform.codegen.checking.accuracy import relative_error
     from chunkform.runtime.chunk_kernels import elementwise_scan as scan
 
-    ops, segments_for = [chunkform.compile(x()) for x in (spec, kinds, angles)], scan.segments_for
+    ops, segments_for = [chunkform.compile(x()) for x in (spec, kinds, costly, angles)], scan.segments_for
     scan.AT_ONCE = 2  # of the maps of segments
     vectors, numbers = (1, STEPS, HEADS, WIDTH), (1, STEPS, HEADS)
     found = []
@@ -123,7 +143,7 @@ def test_scans_agree_with_the_torch_form(parts):
     done = script(Path(__file__), *parts.split())
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == (12 if "1" in parts else 3) and all(e < 1e-5 for e in found), found
+    assert len(found) == (16 if "1" in parts else 4) and all(e < 1e-5 for e in found), found
 
 
 if __name__ == "__main__":
@@ -168,6 +188,25 @@ def test_a_state_that_forgets_itself_hands_on_what_it_reads_of_another():
     r.update(h, lam * h.prev + x)
     r.output("o", h.next)
     assert "h_before_ = " in triton_source(compile_spec(r))  # whose gate refuses what nothing has assigned
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_a_scan_computes_few_functions(backward, monkeypatch):
+    """It has one warp, and what it holds of many values spills; kernels of many warps make them, and it loads them."""
+    from chunkform.codegen.recurrence.pipeline import compile_spec
+    from chunkform.codegen.recurrence.triton.launch import elementwise_scan
+    from chunkform.codegen.recurrence.triton.launch.elementwise_scan import FUNCTIONS, ScanHost, functions
+
+    def most() -> int:
+        host = ScanHost(compiled, backward)
+        host.function_ir()
+        found = [x for x in host.kernels if x.sweeps]
+        return max(functions([*x.entry.printed, *(r.node for r in x.results)]) for x in found)
+
+    compiled = compile_spec(costly())
+    assert most() <= FUNCTIONS
+    monkeypatch.setattr(elementwise_scan, "FUNCTIONS", 1000)
+    assert most() > FUNCTIONS
 
 
 def scans_of_kinds():
