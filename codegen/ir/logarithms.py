@@ -16,8 +16,11 @@ FAR = Fraction(1, 16)  # from 0 or from 1: a float's logarithm is as good as the
 
 
 class Logarithms:
-    """The logarithms of expressions that are seen to be positive. `near_one`: with all digits of a logarithm near 0 as well. Where
-    a power of the expression is made of it, its absolute error counts alone, and a shorter form will do."""
+    """The logarithms of expressions that are seen to be positive.
+
+    `near_one`: with all digits of a logarithm near 0 as well. Where a power of the expression is made of it, its absolute error
+    counts alone, and a shorter form will do.
+    """
 
     def __init__(self, ranges: Ranges, near_one: bool = True) -> None:
         self.ranges, self.near_one = ranges, near_one
