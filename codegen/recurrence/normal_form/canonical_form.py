@@ -189,10 +189,17 @@ class Canonical:
         others in it, without what corrects these in turn, and its solution may grow beyond all bounds along a chunk."""
         x = w.right
         for right in sorted(leaves, key=lambda y: -len(list(walk(y)))):
-            if right is not w.right:
-                made = replace(x, {right: leaves[right]})
+            alone = self._one_read(right)
+            if right is not w.right and (alone is None or alone[1] is not (self._one_read(w.right) or (ONE, ONE))[1]):
+                made = replace(x, {right: leaves[right]}) if alone is None else _in_place(x, *alone, leaves[right])
                 x = made if _times_numbers(made, leaves[right]) else x
         return x
+
+    def _one_read(self, x: Node) -> tuple[Node, Node] | None:
+        """(a number of the step, a read) whose product x is."""
+        terms = affine_terms(x, lambda y: y in self.reads)
+        (_, c, read) = terms[0]
+        return (c, read) if len(terms) == 1 and read is not None and not c.axes else None
 
     def _needed(self, wanted: list[Node], formed: list[tuple[StateForm, ...]], reads: dict[Node, Read]) -> set[Node]:
         roots = [*wanted]
@@ -503,6 +510,17 @@ def _number_of(x: Node) -> Fraction:
     """The number that all terms of a sum have in common, up to their signs; 1 where there is none."""
     numbers = {abs(split_constant(t)[0]) for t in terms_of(x)}
     return numbers.pop() if len(numbers) == 1 else Fraction(1)
+
+
+def _in_place(x: Node, number: Node, read: Node, written: Node) -> Node:
+    """x with what is written, which is a number times a read, in the place of the read, where nothing more is divided by."""
+    instead = mul(written, *(power(f, -1) for f in factors_of(number)))
+    terms = [(t, replace(t, {read: instead})) for t in terms_of(x)]
+    return add(*(new if _divisors(new) <= _divisors(t) else t for t, new in terms))
+
+
+def _divisors(x: Node) -> set[Node]:
+    return {y.args[0] for y in walk(x) if y.op == "pow" and y.attrs[0] < 0}
 
 
 def _times_numbers(x: Node, written: Node) -> bool:

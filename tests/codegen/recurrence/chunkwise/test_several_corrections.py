@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import chunkform
-from chunkform.spec.language import Recurrence, normalize, sigmoid
+from chunkform.spec.language import Recurrence, eye, normalize, sigmoid
 
 T, D = 64, 6
 
@@ -45,3 +45,20 @@ def test_alike_keys_in_few_channels_leave_float32_its_digits(count: int, decayed
     exact = gradients(op, given, torch.float64)
     for x, y in zip(gradients(op, given, torch.float32), exact, strict=True):
         assert (x - y).norm() < 1e-4 * y.norm()
+
+
+def test_two_reflections_of_a_vector_leave_float32_its_digits() -> None:
+    r = Recurrence("two_reflections")
+    d = r.dims("d")
+    x, a, b = r.inputs("x a b", d)
+    h = r.state("h", d)
+    first, second = normalize(a), normalize(b)
+    r.update(h, (eye(d) - 2 * first * first.T) * (eye(d) - 2 * second * second.T) * h.prev + x)
+    r.output("o", h.next)
+    torch.manual_seed(0)
+    a, x = torch.randn(2, 1, T, 1, D)
+    given = {"x": x, "a": a, "b": a + 0.3 * torch.randn(1, T, 1, D)}
+    op = chunkform.compile(r)
+    exact = gradients(op, given, torch.float64)
+    for x, y in zip(gradients(op, given, torch.float32), exact, strict=True):
+        assert (x - y).norm() < 1e-3 * y.norm()
