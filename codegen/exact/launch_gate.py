@@ -2,7 +2,8 @@
 
 - What a statement reads was assigned before, wherever it is read: for all results that the reader is for, and under no condition
   that the reader isn't under.
-- What a launch loads, or a function takes, has been filled: room that was allocated holds nothing until a launch stores there.
+- What a launch loads, or a function takes, has been filled: room that was allocated holds nothing until a launch stores there,
+  or two do where each has some of the chunks.
 - No two programs of a launch store to one place: places differ wherever programs do.
 """
 
@@ -37,6 +38,7 @@ from ..ir.launch_ir import (
 )
 
 Under = frozenset[tuple[str, bool]]  # conditions, and whether each holds
+SMALL_RANGE = "the decays of a chunk have a small range"
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _check(name: str, body: Body, where: Where, known: _Known) -> None:
         if isinstance(x, Launch):
             _check_programs(name, x)
         if isinstance(x, Launch | Do):
-            known.fill(x.stores, where)
+            known.fill(x.stores, _of_chunks(x, where))
         _assign(x, where, known)
         match x:
             case If(condition, inside, otherwise, _, wanted):
@@ -145,6 +147,13 @@ def _check(name: str, body: Body, where: Where, known: _Known) -> None:
                 known.views = outside | dict.fromkeys(tensors, over.names)
                 _check(name, inside, where, known)
                 known.views = outside
+
+
+def _of_chunks(x: Statement, where: Where) -> Where:
+    """Where a launch stores for all chunks: under a condition of its own where another one stores for the rest of them."""
+    if not isinstance(x, Launch) or x.small_range is None:
+        return where
+    return replace(where, under=where.under | {(SMALL_RANGE, x.small_range)})
 
 
 def _there(found: list[Where], reader: Where) -> bool:

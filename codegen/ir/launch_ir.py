@@ -214,7 +214,8 @@ class Launch:
     """The launch of a kernel over a grid of programs: tensors, then where chunks are, then words by name; `more` on a line
     of their own. `programs`: what programs differ in, of STEPS (or chunks, or parts of sequences), HEADS and TILES. `roles`: the
     words for the sizes and blocks of a state's axes, where a kernel whose warps have roles may take the kernel's place;
-    `chooser`: the function of the runtime that says whether it does. `alone`: there is none without roles."""
+    `chooser`: the function of the runtime that says whether it does. `alone`: there is none without roles. `small_range`: it
+    stores what it makes of the chunks whose decays have a small range, or (False) of the others; None: of all."""
 
     kernel: str
     grid: Expr
@@ -226,6 +227,7 @@ class Launch:
     roles: tuple[str, ...] = ()
     chooser: str = "launch_with_roles"
     alone: bool = False
+    small_range: bool | None = None
 
     @property
     def loads(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ the state before step t, `S(0)` the initial state, `t` runs over 1..n. A name wi
 the loss (`do` the incoming one, of an output; `dS` the whole one, of a state), and `dlog_<decay>` the gradient by a
 log decay.
 
-A claim states a formula as its author has it. Nothing here says whether it is true: see `codegen/verify`.
+A claim states a formula as its author has it. Nothing here says whether it is true: see `codegen/claims`.
 """
 
 from __future__ import annotations

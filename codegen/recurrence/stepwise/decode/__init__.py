@@ -1,6 +1,6 @@
 """Decoding: one step of a recurrence at a time, printed from its step program.
 
-Both forms, a Triton kernel and torch, are the body of the recurrent forms of `codegen/sequential` without the loop over time.
+Both forms, a Triton kernel and torch, are the body of the recurrent forms one room up, without the loop over time.
 """
 
 from .public import public_step, step_parameters

@@ -88,7 +88,8 @@ class Launches:
         where = tuple(py(x, layout) if "{" in x else Expr(x) for x in places)
         in_tiles = kernel.tiled is not None and not kernel.one_tile
         programs = frozenset({STEPS, HEADS, *([TILES] if in_tiles else [])})
-        return Launch(name, grid, arguments, where, tuple(words), programs=programs)
+        chunks = small_range if kernel.slow_path else None
+        return Launch(name, grid, arguments, where, tuple(words), programs=programs, small_range=chunks)
 
     def _grid(self, kernel: Kernel, ends: bool, layout: str, small_range: bool | None) -> Expr:
         """How many programs take a kernel."""

@@ -165,6 +165,22 @@ def test_what_no_launch_has_stored_is_not_read() -> None:
     gate_launches(function(room, If(Expr("c"), (launch("", "x"),)), If(Expr("c"), (launch("x", ""),))))
 
 
+def test_launches_that_share_the_chunks_are_both_needed() -> None:
+    room, small, large = Alloc("x", Expr("B, T")), *(replace(launch("", "x"), small_range=s) for s in (True, False))
+    gate_launches(function(room, small, large, launch("x", "")))
+    for one in (small, large):
+        with pytest.raises(GateError, match="x is read by"):
+            gate_launches(function(room, one, launch("x", "")))
+    found = 0
+    for f in form("kimi_delta_attention").functions.values():
+        shared = [x for x in statements(f.body) if isinstance(x, Launch) and x.small_range is not None]
+        for gone in (x for x in shared if "prologue" in x.kernel):
+            found += 1
+            with pytest.raises(GateError, match="no launch has stored it"):
+                gate_launches(replace(f, body=changed(f.body, lambda x, gone=gone: None if x is gone else x)))
+    assert found >= 4
+
+
 def test_two_programs_store_to_no_place() -> None:
     tiled = launch("", "x").programs | {TILES}
     with pytest.raises(GateError, match="programs of kernel that differ in tiles store to one place of x"):
