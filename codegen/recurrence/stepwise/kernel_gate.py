@@ -130,7 +130,7 @@ class Steps:
 
 def steps_of(c: Compiled, case: Case, sizes: dict[str, int], backwards: bool) -> Steps:
     """The steps of random numbers, and the adjoint's if we go `backwards`."""
-    p, rng, x, compared = c.step, random.Random(c.name), Steps(case, sizes), _compared(c)
+    p, rng, x, compared = c.step, random.Random(c.name), Steps(case, sizes), _compared(c, backwards)
     for v in (v for v in p.variables if v.kind != "constant"):
         heads = case.heads if x.given else 1  # one head of the first is shared by all
         multiple, shape = compared.get((v.kind, v.name)), x.shape(x.each_step if v.per_step else (), v.axes, heads)
@@ -154,13 +154,13 @@ def steps_of(c: Compiled, case: Case, sizes: dict[str, int], backwards: bool) ->
     return x
 
 
-def _compared(c: Compiled) -> dict[tuple[str, str], int]:
+def _compared(c: Compiled, backwards: bool) -> dict[tuple[str, str], int]:
     """The variables that are compared with each other as they are, as those of a softmax, and what number they are multiples of:
     their residues have an order where what is compared is a small whole number, so that nothing is computed with fractions, whose
     digits double with each product of states."""
     found: dict[tuple[str, str], int] = {}
-    roots = (*c.step.updates.values(), *c.step.outputs.values())
-    for x in walk(*roots, *c.adjoint.program.updates.values(), *c.adjoint.program.outputs.values()):
+    programs = (c.step, c.adjoint.program) if backwards else (c.step,)
+    for x in walk(*(x for p in programs for x in (*p.updates.values(), *p.outputs.values()))):
         parts = list(walk(*x.args)) if x.op in ("peak", "max") else []
         if all(y.op in PLAIN for y in parts):
             whole = lcm(*(y.attrs[0].denominator for y in parts if y.op == "const"))
