@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import permutations, product
 
-from ...ir.expr import Node, add, expand, factors_of, fn, mul, power, terms_of
+from ...ir.expr import Node, add, expand, factors_of, fn, leaf_names, mul, power, terms_of
 
 MOST = 64  # terms of a product that are looked at
 
@@ -49,6 +49,8 @@ def _divided(x: Node) -> bool:
 def _joined(first: Node, second: Node) -> Node | None:
     """The sum of two terms as one, whose divisor is the second's."""
     for below in (f.args[0] for f in factors_of(second) if f.op == "pow" and f.args[0].op == "add"):
+        if any(kind in ("state", "trajectory") for kind, _ in leaf_names(below)):  # what is above is a state's gradient
+            continue
         (one, n), (other, m) = (_without(x, below) for x in (first, second))
         if n >= 0 or n - m != 1:
             continue

@@ -19,6 +19,7 @@ from chunkform.codegen.commands.cli import app
 from chunkform.errors import BuildError
 from chunkform.runtime.launch.files import write_whole
 from chunkform.spec.language import load
+from chunkform.spec.language.alone import alone
 from chunkform.supervised import KILLED
 
 SPEC = '''"""Δ: a sum."""
@@ -373,18 +374,19 @@ def test_exit_codes_are_documented():
 
 
 def test_files_that_threads_run_at_once_leave_what_ends_a_process():
-    kept_alive = sys.modules[load.__module__]._kept_alive
-    before, entered, leave = os._exit, threading.Event(), threading.Event()
+    before, begin, entered, leave = os._exit, threading.Event(), threading.Event(), threading.Event()
 
     def run():
-        with kept_alive():
+        begin.wait()
+        with alone():
             entered.set()
             leave.wait()
 
     other = threading.Thread(target=run)
-    with kept_alive():
-        other.start()
-        entered.wait()
+    other.start()
+    with alone():
+        begin.set()
+        assert entered.wait(timeout=10)
     leave.set()
     other.join()
     assert os._exit is before
