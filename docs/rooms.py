@@ -29,6 +29,11 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(root: Path = ROOT) -> list[tuple[str, str, str]]:
     """(module, module that it imports from, name) of each import between modules of the packages."""
     return _all_imports(root)
@@ -42,18 +47,36 @@ def _all_imports(root: Path) -> list[tuple[str, str, str]]:
 def _imports(root: Path) -> Iterator[tuple[str, str, str]]:
     known = modules(root)
     for module, path in known.items():
-        package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            base = package[: len(package) - node.level + 1] if node.level else []
-            parts = [*base, *(node.module or "").split(".")] if node.module else base
-            source = ".".join(parts[1:] if not node.level and parts[:1] == ["chunkform"] else parts)
-            for alias in node.names:
-                inner = f"{source}.{alias.name}"
-                target = inner if inner in known else source
-                if target in known and target != module:
-                    yield module, target, alias.name
+        for target, alias in _imports_of(module, path, _tree(path), known):
+            yield module, target, alias.name
+
+
+def _imports_of(module: str, path: Path, tree: ast.Module, known: dict[str, Path]) -> Iterator[tuple[str, ast.alias]]:
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        base = package[: len(package) - node.level + 1] if node.level else []
+        parts = [*base, *(node.module or "").split(".")] if node.module else base
+        source = ".".join(parts[1:] if not node.level and parts[:1] == ["chunkform"] else parts)
+        for alias in node.names:
+            inner = f"{source}.{alias.name}"
+            target = inner if inner in known else source
+            if target in known and target != module:
+                yield target, alias
+
+
+def looked_at_privately(root: Path = ROOT) -> list[tuple[str, str, str]]:
+    """(module, module that it imports, name) of each look at another module's name with an underscore, as in `m._name`."""
+    known, found = modules(root), []
+    for module, path in known.items():
+        tree = _tree(path)
+        inner = {a.asname or a.name: t for t, a in _imports_of(module, path, tree, known) if t.endswith(f".{a.name}")}
+        looks = [x for x in ast.walk(tree) if isinstance(x, ast.Attribute) and re.match(r"_(?!_)", x.attr)]
+        found += [
+            (module, inner[x.value.id], x.attr) for x in looks if isinstance(x.value, ast.Name) and x.value.id in inner
+        ]
+    return found
 
 
 def room_of(module: str, path: Path) -> str:

@@ -37,6 +37,16 @@ def test_a_circle_is_seen(tmp_path):
 def test_names_with_an_underscore_stay_in_their_module():
     private = [(a, b, n) for a, b, n in rooms.imports() if n.startswith("_") and not n.startswith("__")]
     assert private == []
+    assert rooms.looked_at_privately() == []
+
+
+def test_a_look_at_a_name_with_an_underscore_is_seen(tmp_path):
+    folder = tmp_path / "codegen"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "a.py").write_text("_on = True\n")
+    (folder / "b.py").write_text("from . import a as other\n\nprint(other._on, other.__name__)\n")
+    assert rooms.looked_at_privately(tmp_path) == [("codegen.b", "codegen.a", "_on")]
 
 
 @pytest.mark.parametrize(("package", "most"), [("codegen", 12), ("runtime", 10)])

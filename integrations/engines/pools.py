@@ -54,7 +54,7 @@ class Rows:
 
     def look(self, name: str, pool: Tensor, kept: Tensor | None, tokens: int, writes: bool) -> None:
         """In debug mode, and on a CPU, for which nobody waits: rows that there are, and packed tokens that there are."""
-        looking = debugging._on and debugging.can_look()
+        looking = debugging.switched_on and debugging.can_look()
         if not looking and (pool.device.type != "cpu" or torch.compiler.is_compiling()):
             return
         if self.rows is not None:

@@ -80,7 +80,7 @@ class AttentionOp:
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor deterministic")
             from .ring import ring_attention
 
-            if debugging._on and debugging.can_look():
+            if debugging.switched_on and debugging.can_look():
                 debugging.look(s, [given[a.name] for a in s.tensors])
             return ring_attention(self, given, context_parallel, causal, output_lse)
         numbers = [given[a.name] for a in s.constants]

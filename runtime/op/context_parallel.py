@@ -205,7 +205,7 @@ def _prepare(
 ) -> _Prepared:
 
     name = op.signature.name
-    if debugging._on and debugging.can_look():
+    if debugging.switched_on and debugging.can_look():
         values = [given[a.name] for a in op.signature.tensors]
         states = states_of(op.signature, initial_state)
         debugging.look(op.signature, [*values, *states], states=op.signature.state_layouts)

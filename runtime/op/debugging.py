@@ -20,7 +20,7 @@ from .signature import Arguments, Domain
 
 States: TypeAlias = "Sequence[tuple[str, Sequence[str]]]"
 
-_on = os.environ.get("CHUNKFORM_DEBUG", "0") not in ("", "0")
+switched_on = os.environ.get("CHUNKFORM_DEBUG", "0") not in ("", "0")
 
 
 class debug:
@@ -33,17 +33,17 @@ class debug:
     """
 
     def __init__(self, on: bool = True) -> None:
-        global _on
+        global switched_on
         if not isinstance(on, bool):
             raise ArgumentError(f"debug: on must be True or False, got {on!r}")
-        self.before, _on = _on, on
+        self.before, switched_on = switched_on, on
 
     def __enter__(self) -> debug:
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _on
-        _on = self.before
+        global switched_on
+        switched_on = self.before
 
 
 def look(signature: Arguments, tensors: Sequence[object], starts: object = None, states: States = ()) -> None:
@@ -186,6 +186,6 @@ def _visible(x: Any) -> Tensor | None:
 
 def can_look() -> bool:
     """Is the debugging on, and is there somebody who can wait for the device?"""
-    if not _on or torch.compiler.is_compiling():
+    if not switched_on or torch.compiler.is_compiling():
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

@@ -221,7 +221,7 @@ class Step:
         states = listed(state) or [None] * len(self.signature.states)
         if is_on() or torch._C._are_functorch_transforms_active():
             refuse_transforms(self.signature.name, [*given.values(), *states, *listed(out)])
-        if debugging._on and debugging.can_look():
+        if debugging.switched_on and debugging.can_look():
             _look(self.signature, given, states, rows)
         if any(x is None for x in states):
             states = self.first_states(states, given, state_dtype)

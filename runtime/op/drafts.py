@@ -94,7 +94,7 @@ def draft(step: Step, arguments: tuple[object, ...], options: Mapping[str, objec
             raise ArgumentError(f"{name}: state_indices must be [B] = [{sizes['B']}], got {list(rows.shape)}")
     named = dict(zip((a.name for a in step.whole.tensors), tensors, strict=True))
     check_step_states(step.whole, pools, named, sizes if rows is None else sizes | {"B": pools[0].shape[0]})
-    if debugging._on and debugging.can_look():
+    if debugging.switched_on and debugging.can_look():
         real = slice(None) if rows is None else rows >= 0
         seen = [x[real] if a.per_step else x for a, x in zip(step.whole.tensors, tensors, strict=True)]
         debugging.look(step.whole, [*seen, *pools] if rows is None else seen, states=step.whole.state_layouts)
@@ -151,7 +151,7 @@ def commit(step: Step, drafts: object, accepted: object) -> Tensor | tuple[Tenso
         raise ArgumentError(
             f"{name}: accepted must be [B] = [{count}] on {device}, got {told(accepted)} on {accepted.device}"
         )
-    if device.type == "cpu" or (debugging._on and debugging.can_look()):
+    if device.type == "cpu" or (debugging.switched_on and debugging.can_look()):
         for place, n in enumerate(accepted.tolist()):
             if not 0 <= n <= drafts.steps:
                 raise ArgumentError(f"{name}: accepted must be 0 to {drafts.steps} steps, got {n} at {place}")

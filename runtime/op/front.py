@@ -77,7 +77,7 @@ def results_of(
     Raises:
         ArgumentError: an argument doesn't fit; or a formula has no value for these constants, which are numbers of Python's.
     """
-    looking = debugging._on and debugging.can_look()
+    looking = debugging.switched_on and debugging.can_look()
     spoilt: list[bool] = []
     if looking:
         asked = _looked_at(asked, spoilt)

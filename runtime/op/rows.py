@@ -22,7 +22,7 @@ def checked_rows(name: str, key: str, rows: object, pools: Sequence[Tensor], sha
             f"{name}: pools must have as many rows as each other, and be where {key} is ({rows.device}), got "
             + ", ".join(f"{list(x.shape)} on {x.device}" for x in pools)
         )
-    looking = debugging._on and debugging.can_look()
+    looking = debugging.switched_on and debugging.can_look()
     if looking or (rows.device.type == "cpu" and not torch.compiler.is_compiling()):  # nobody waits for a CPU
         look_at_rows(f"{name}: {key}", rows.flatten().tolist(), pools[0].shape[0], once=looking)
     return rows.contiguous()

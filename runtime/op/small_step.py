@@ -38,7 +38,7 @@ def step_in_kernel(
         or not isinstance(deterministic, bool)
         or torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or (debugging._on and debugging.can_look())
+        or (debugging.switched_on and debugging.can_look())
         or not all(isinstance(x, Tensor) for x in every)
         or (torch.is_grad_enabled() and any(x.requires_grad for x in every))
     ):

@@ -125,7 +125,7 @@ def test_graphs_are_not_looked_at():
 
 @pytest.mark.parametrize(("value", "on"), [("1", True), ("0", False)])
 def test_the_environment_turns_it_on(value, on):
-    done = code("from chunkform.runtime.op import debugging; print(debugging._on)", CHUNKFORM_DEBUG=value)
+    done = code("from chunkform.runtime.op import debugging; print(debugging.switched_on)", CHUNKFORM_DEBUG=value)
     assert done.stdout.strip() == str(on)
 
 
