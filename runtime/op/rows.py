@@ -1,4 +1,7 @@
-"""Rows of pools, in torch: read, written, and told apart from padding. A row below 0 is padding; nothing waits for the device."""
+"""Rows of pools: read, written, and told apart from padding. A row below 0 is padding; nothing waits for the device.
+
+On a GPU a kernel does each (`row_kernels.py`); else torch does, in more steps.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from . import debugging
+from . import debugging, row_kernels
 
 
 def checked_rows(name: str, key: str, rows: object, pools: Sequence[Tensor], shape: str = "[B]") -> Tensor:
@@ -42,6 +45,9 @@ def read_rows(pool: Tensor, rows: Tensor) -> Tensor:
     """[B, ...], zero for padding."""
     if pool.shape[0] == 0:
         return pool.new_zeros(rows.shape[0], *pool.shape[1:])
+    made = row_kernels.read(pool, None, rows, pool.dtype)
+    if made is not None:
+        return made
     found = pool.index_select(0, rows.clamp(min=0))
     return torch.where(column(rows >= 0, found), found, torch.zeros((), dtype=pool.dtype, device=pool.device))
 
@@ -51,13 +57,18 @@ def write_rows(pools: Sequence[Tensor], states: Sequence[Tensor], rows: Tensor) 
     number of writes follows from the shape alone; where all are, row 0 is written what it holds."""
     if rows.shape[0] == 0:
         return
+    others = [
+        (pool, state)
+        for pool, state in zip(pools, states, strict=True)
+        if pool.shape[0] > 0 and not row_kernels.write(pool, None, state, rows, False)
+    ]
+    if not others:
+        return
     real = rows >= 0
     some = real.to(torch.uint8).argmax()
     source = torch.where(real, torch.arange(rows.shape[0], device=rows.device), some)
     target = rows.index_select(0, source).clamp(min=0).long()
-    for pool, state in zip(pools, states, strict=True):
-        if pool.shape[0] == 0:
-            continue
+    for pool, state in others:
         new = state.to(pool.dtype).index_select(0, source)
         pool.index_copy_(0, target, torch.where(real.any(), new, pool[:1]))
 

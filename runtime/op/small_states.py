@@ -4,8 +4,8 @@
     o, _ = gated_delta_rule.step(pool, q=q, .., state_indices=rows)
 
 A number is rounded up with the probability of how far up it lies, so that what is rounded away adds up to nothing on average.
-On a GPU a step's kernel reads and writes int8 and float8 itself (`small_step.py`). Elsewhere rows are read into float32, and
-written back: in torch, around the step, which gathers and scatters them.
+On a GPU a step's kernel reads and writes int8 and float8 itself (`small_step.py`). Elsewhere rows are read into float32 before
+what is asked for, and written back after it: by a kernel each on a GPU (`row_kernels.py`), else in torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
+from . import row_kernels
 from .rows import read_rows, told, write_rows
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -32,10 +33,16 @@ class Small:
     scales: Tensor | None
 
     def read(self, rows: Tensor) -> Tensor:
+        made = row_kernels.read(self.numbers, self.scales, rows, torch.float32)
+        if made is not None:
+            return made
         found = read_rows(_bytes(self.numbers), rows).view(self.numbers.dtype).float()
         return found if self.scales is None else found * read_rows(self.scales, rows)
 
     def write(self, rows: Tensor, state: Tensor, stochastic: bool) -> None:
+        drawn = stochastic and self.numbers.dtype in DTYPES
+        if row_kernels.write(self.numbers, self.scales, state, rows, drawn):
+            return
         numbers, scales = small(state, self.numbers.dtype, stochastic)
         write_rows([_bytes(self.numbers)], [_bytes(numbers)], rows)
         if self.scales is not None:

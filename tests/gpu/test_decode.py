@@ -11,7 +11,8 @@ from shared.step_calls import arguments, at, grouped, part, step_of
 from chunkform.codegen.checking.accuracy import AMPLIFIED, relative_error
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.runtime.op.small_states import LARGEST, SmallPool, small
+from chunkform.runtime.op import row_kernels
+from chunkform.runtime.op.small_states import DTYPES, LARGEST, SmallPool, small
 from chunkform.spec.language import Recurrence, catalogue
 
 NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]
@@ -116,6 +117,31 @@ def test_rows_of_a_pool_and_drafts_from_them(name, dtype):
             for row, n in ((5, 2), (2, 0), (0, 3)):
                 assert error(x[row], states[n][i][row]) < BOUND[dtype]
             assert torch.equal(x[[1, 3, 4, 6]], pool[i][[1, 3, 4, 6]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize("name", ["gated_delta_rule", "gradient_descent_squared_momentum"])
+def test_rows_of_small_pools_are_moved_by_kernels_as_by_torch(name, dtype, monkeypatch):
+    """A prefill, drafts and their commit, with rows read and written by a kernel each, and by torch."""
+    tensors, constants = arguments(name, 4, 3, 4, SIZES)
+    tensors, call = on_gpu(tensors), op(name)
+    rows, accepted = torch.tensor([5, -1, 2, 0], device="cuda"), torch.tensor([2, 3, 0, 3], device="cuda")
+    found = []
+    for on in (True, False):
+        monkeypatch.setattr(row_kernels, "on_kernels", lambda pool, on=on: on)
+        pool = SmallPool.zeros(call, 7, 4, SIZES, dtype, "cuda", stochastic=False)
+        with kernels_seen() as seen:
+            *first, _ = call(**tensors, **constants, state_pool=pool, state_indices=rows)
+            *outputs, drafts = call.draft(pool, **tensors, **constants, state_indices=rows)
+            call.commit(drafts, accepted)
+        states = len(pool.states)
+        assert (seen["read_kernel"], seen["write_kernel"]) == (2 * states * on, 2 * states * on)
+        found.append((first, outputs, pool.read(torch.arange(7, device="cuda"))))
+    bound = {torch.int8: 2 / 127, torch.float8_e4m3fn: 1 / 8, torch.bfloat16: 1 / 128}[dtype]
+    for x, y in zip(found[0][0], found[1][0], strict=True):
+        assert torch.equal(x, y)
+    for x, y in zip(found[0][1] + found[0][2], found[1][1] + found[1][2], strict=True):
+        assert error(x, y) < 0.1 * bound and (x - y).abs().max() <= bound * y.abs().max()
 
 
 @pytest.mark.parametrize("dtype", list(LARGEST), ids=lambda x: str(x)[6:])
