@@ -31,7 +31,8 @@ from .roles import Row, Rows, command, larger_errors, meanwhile
 
 NAMES = ("gated_delta_rule", "delta_rule")
 FORWARD, BACKWARD = "forward_joined_roles", ("backward_joined_1_roles", "backward_joined_2_roles")
-KERNELS = {"forward": (FORWARD,), "both": (FORWARD, *BACKWARD)}
+LOADED = "backward_sweep_3_roles"  # beside these, which has no prologue
+KERNELS = {"forward": (FORWARD,), "both": (FORWARD, *BACKWARD, LOADED)}
 DEVICE, BACKEND = "cuda", "triton"
 
 

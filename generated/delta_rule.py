@@ -82,8 +82,8 @@ from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagon
 from chunkform.runtime.chunk_kernels.warp_role_sums import store_matrices, store_tile_sums
 from chunkform.runtime.chunk_kernels.warp_roles import (
     accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, launch_joined_heavy,
-    launch_joined_light, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma,
-    warpgroup_mma_wait,
+    launch_joined_slight, launch_loaded_with_roles, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled,
+    tma, warpgroup_mma, warpgroup_mma_wait,
 )
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -515,7 +515,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2ff652ac72942465")
+    config = choose(some.dtype, (D, E), "0cc8b5631b12330c")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1009,7 +1009,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2ff652ac72942465")
+    config = choose(some.dtype, (D, E), "0cc8b5631b12330c")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1413,7 +1413,7 @@ def triton_forward_joined(given, states, constants, packed=None, needs_backward=
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2ff652ac72942465")
+    config = choose(some.dtype, (D, E), "0cc8b5631b12330c")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
@@ -1959,6 +1959,214 @@ def backward_joined_2_roles(
     )
 
 
+@gluon.jit
+def backward_sweep_3_consumer(
+    S_first, S_last, dq_out, dk_out, T, H, tile, sh, h, b, begin, stop, count, chunk_ready, chunk_empty, do_ring,
+    k_ring, matrix3_tile_ring, dv_ring, matrix4_tile_ring, beta_ring, write1_ring, dq_out_tile, dk_1_ring, dk_out_tile,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d, block_e, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, block_e, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    dq_out_tile_tiles = tma.make_tensor_descriptor(
+        dq_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d], swizzled(block_d, dq_out.dtype.element_ty)
+    )
+    dk_out_tile_tiles = tma.make_tensor_descriptor(
+        dk_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d], swizzled(block_d, dk_out.dtype.element_ty)
+    )
+    S_2 = (
+        gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+        + gl.load(
+            S_first
+            + sh * D * E
+            + (tile * block_d + gl.arange(0, block_d, layout=tile1_rows))[:, None] * E
+            + gl.arange(0, block_e, layout=tile1_columns)[None, :],
+            mask=((tile * block_d + gl.arange(0, block_d, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_e, layout=tile1_columns) < E)[None, :], other=0.0,
+        )
+        if S_first is not None
+        else gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+    )
+    S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            do_S_2 = begun(S_2_operand, do_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # do S^T
+            dq = warpgroup_mma(
+                k_ring.index(stage).slice(within * C, C).permute((1, 0)),
+                matrix3_tile_ring.index(stage).slice(within * C, C).permute((1, 0)), do_S_2, is_async=True,
+            )  # ... + matrix3 k
+            dv_S_2 = begun(S_2_operand, dv_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # dv S^T
+            read = warpgroup_mma(
+                k_ring.index(stage).slice(within * C, C).permute((1, 0)),
+                matrix4_tile_ring.index(stage).slice(within * C, C).permute((1, 0)), dv_S_2, is_async=True,
+            )  # ... + matrix4 k
+            k_each = k_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            S_after_left = (
+                beta_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * k_each.to(gl.float32)
+            ).to(DT)
+            dq = warpgroup_mma_wait(2, deps=(dq,))
+            read = warpgroup_mma_wait(0, deps=(read,))
+            S_after = warpgroup_mma(
+                S_after_left, write1_ring.index(stage).slice(within * C, C), S_2, is_async=True
+            )  # ... + k^T diag(beta) write1
+            tma.store_wait(1)
+            dq_out_tile.permute((1, 0)).store(dq.to(dq_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dq_out_tile_tiles, [t0.to(gl.int32), tile * block_d], dq_out_tile)
+            dk_1_each = dk_1_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            dk_out_made = (-read) + dk_1_each.to(gl.float32)
+            tma.store_wait(1)
+            dk_out_tile.permute((1, 0)).store(dk_out_made.to(dk_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dk_out_tile_tiles, [t0.to(gl.int32), tile * block_d], dk_out_tile)
+            S_after = warpgroup_mma_wait(0, deps=(S_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            S_2 = S_after
+            S_2_operand = gl.convert_layout(S_2.to(DT), left1)
+    if S_last is not None:
+        gl.store(
+            S_last
+            + sh * D * E
+            + (tile * block_d + gl.arange(0, block_d, layout=tile1_rows))[:, None] * E
+            + gl.arange(0, block_e, layout=tile1_columns)[None, :], S_2,
+            mask=((tile * block_d + gl.arange(0, block_d, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_e, layout=tile1_columns) < E)[None, :],
+        )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_sweep_3_loader(
+    do_t, k_t, matrix3, dv_t, matrix4, dk_1_t, beta_by_head, write1_t, T, chunks, tile, begin, stop, first_2, bh, count,
+    do_p_2, k_p_2, dv_p_2, dk_1_p_2, write1_p_2, chunk_ready, chunk_empty, do_ring, k_ring, matrix3_tile_ring, dv_ring,
+    matrix4_tile_ring, write1_ring, dk_1_ring, beta_ring, E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr,
+    block_d: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    matrix3_tile_tiles = tma.make_tensor_descriptor(
+        matrix3 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    dv_tiles = tma.make_tensor_descriptor(dv_p_2, [stop, E], [dv_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    matrix4_tile_tiles = tma.make_tensor_descriptor(
+        matrix4 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, E], [write1_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT)
+    )
+    dk_1_tiles = tma.make_tensor_descriptor(
+        dk_1_p_2, [stop, D], [dk_1_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        c = n + first_2
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        beta = gl.load(
+            beta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            do_tiles.block_type.nbytes
+            + k_tiles.block_type.nbytes
+            + matrix3_tile_tiles.block_type.nbytes
+            + dv_tiles.block_type.nbytes
+            + matrix4_tile_tiles.block_type.nbytes
+            + write1_tiles.block_type.nbytes
+            + dk_1_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), tile * block_d], ready, k_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix3_tile_tiles, [(c * C).to(gl.int32), 0], ready, matrix3_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(dv_tiles, [t0.to(gl.int32), 0], ready, dv_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix4_tile_tiles, [(c * C).to(gl.int32), 0], ready, matrix4_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(dk_1_tiles, [t0.to(gl.int32), tile * block_d], ready, dk_1_ring.index(stage))
+        beta_ring.index(stage).store(beta)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_sweep_3_roles(
+    S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, matrix3, dv_p, dv_b, dv_t, dv_h, dv_g,
+    matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dq_out, dk_out, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, segments, length,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, PRODUCTS: gl.constexpr, READ: gl.constexpr, C: gl.constexpr,
+    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of S. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    dv_p_2 = dv_p + (b * dv_b + h // dv_g * dv_h)
+    dk_1_p_2 = dk_1_p + (b * dk_1_b + h // dk_1_g * dk_1_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    matrix3_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    dv_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    matrix4_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    beta_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    dk_1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    dq_out_tile = room(dq_out.dtype.element_ty, C, block_d)
+    dk_out_tile = room(dk_out.dtype.element_ty, C, block_d)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_sweep_3_consumer, (
+                S_first, S_last, dq_out, dk_out, T, H, tile, sh, h, b, begin, stop, count, chunk_ready, chunk_empty, do_ring,
+                k_ring, matrix3_tile_ring, dv_ring, matrix4_tile_ring, beta_ring, write1_ring, dq_out_tile, dk_1_ring,
+                dk_out_tile, E, D, block_e, block_d, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_sweep_3_loader, (
+                do_t, k_t, matrix3, dv_t, matrix4, dk_1_t, beta_by_head, write1_t, T, chunks, tile, begin, stop, first_2, bh,
+                count, do_p_2, k_p_2, dv_p_2, dk_1_p_2, write1_p_2, chunk_ready, chunk_empty, do_ring, k_ring,
+                matrix3_tile_ring, dv_ring, matrix4_tile_ring, write1_ring, dk_1_ring, beta_ring, E, D, block_e, block_d, WARPS,
+                STAGES, C, DT, TOGETHER,
+            )),
+        ], [1], [LOADER_REGISTERS],
+    )
+
+
 def triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients, by sweeps with their prologues."""
     q = steps(given["q"])
@@ -1970,7 +2178,7 @@ def triton_backward_joined(given, states, constants, saved, cotangents, final_co
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2ff652ac72942465")
+    config = choose(some.dtype, (D, E), "0cc8b5631b12330c")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
@@ -2010,7 +2218,7 @@ def triton_backward_joined(given, states, constants, saved, cotangents, final_co
             D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
             beta_by_head.element_size() + config.chunk * matrix3.element_size(), k.element_size() + q.element_size(),
         )
-        launch_joined_light(
+        launch_joined_slight(
             config, backward_joined_2_roles, ("E", "block_e", "D", "block_d"),
             (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, beta_by_head, write1, *strides(write1, H), k, *strides(k, H), matrix4, q, *strides(q, H), matrix3,
@@ -2046,8 +2254,9 @@ def triton_backward_joined(given, states, constants, saved, cotangents, final_co
             ),
             elements=True, wanted=(bool(needs & {"q"}), bool(needs & {"k"})),
         ):
-            launch(
-                backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            launch_loaded_with_roles(
+                config, backward_sweep_3, backward_sweep_3_roles, ("E", "block_e", "D", "block_d"),
+                (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 S_starts, S_last if keeps else None, do, *strides(do, H), k, *strides(k, H), matrix3, dv, *strides(dv, H),
                 matrix4, dk_1, *strides(dk_1, H), dq, dk, beta_by_head, write1, *strides(write1, H),
                 *layout.swept, segments, layout.length(segments),

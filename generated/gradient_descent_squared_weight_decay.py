@@ -97,8 +97,8 @@ from chunkform.runtime.chunk_kernels.warp_role_sums import (
 )
 from chunkform.runtime.chunk_kernels.warp_roles import (
     accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, launch_joined_heavy,
-    launch_joined_light, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma,
-    warpgroup_mma_wait,
+    launch_joined_light, launch_loaded_with_roles, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled,
+    tma, warpgroup_mma, warpgroup_mma_wait,
 )
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -665,7 +665,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b08d087096c386b0")
+    config = choose(some.dtype, (N, M), "ae3fa0310cdf0e9d")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -1331,7 +1331,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b08d087096c386b0")
+    config = choose(some.dtype, (N, M), "ae3fa0310cdf0e9d")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1830,7 +1830,7 @@ def triton_forward_joined(given, states, constants, packed=None, needs_backward=
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b08d087096c386b0")
+    config = choose(some.dtype, (N, M), "ae3fa0310cdf0e9d")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
@@ -2536,6 +2536,289 @@ def backward_joined_2_roles(
     )
 
 
+@gluon.jit
+def backward_sweep_3_consumer(
+    W_first, W_last, W_in_late__out, W_in_early__out, dx_out, dz_out, T, H, tile, sh, h, b, begin, stop, bh, count,
+    chunk_ready, chunk_empty, do_ring, dy_ring, x_ring, matrix4_tile_ring, matrix6_tile_ring, number1_ring, z_ring,
+    since_ring, kept_ring, since2_ring, write1_ring, dz_out_tile, dx_1_ring, dx_out_tile, M: gl.constexpr,
+    N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_n_, block_m_, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_n_, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_n_, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_n_, block_m_, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dz_out_tile_tiles = tma.make_tensor_descriptor(
+        dz_out + (b * T * H + h) * N, [stop, N], [H * N, 1], [C, block_n_], swizzled(block_n_, dz_out.dtype.element_ty)
+    )
+    dx_out_tile_tiles = tma.make_tensor_descriptor(
+        dx_out + (b * T * H + h) * N, [stop, N], [H * N, 1], [C, block_n_], swizzled(block_n_, dx_out.dtype.element_ty)
+    )
+    W_2 = (
+        gl.zeros([block_n_, block_m_], gl.float32, layout=tile1)
+        + gl.load(
+            W_first
+            + sh * M * N
+            + gl.arange(0, block_m_, layout=tile1_columns)[None, :] * N
+            + (tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_m_, layout=tile1_columns) < M)[None, :]
+            & ((tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows)) < N)[:, None], other=0.0,
+        )
+        if W_first is not None
+        else gl.zeros([block_n_, block_m_], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = W_2.to(gl.float32)
+            first_3 = x.to(DT)
+            do_W_2_left_made = first_3.to(DT)
+            do_W_2_left = gl.convert_layout(do_W_2_left_made, left1)
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            do_W_3_left_made = rest.to(DT)
+            do_W_3_left = gl.convert_layout(do_W_3_left_made, left1)
+            do_W_2 = begun(do_W_2_left, do_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # do W
+            do_W_3 = warpgroup_mma(
+                do_W_3_left, do_ring.index(stage).slice(within * C, C).permute((1, 0)), do_W_2, is_async=True
+            )
+            dy_W_2 = begun(do_W_2_left, dy_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # dy W
+            dy_W_3 = warpgroup_mma(
+                do_W_3_left, dy_ring.index(stage).slice(within * C, C).permute((1, 0)), dy_W_2, is_async=True
+            )
+            matrix4_x = begun(
+                x_ring.index(stage).slice(within * C, C).permute((1, 0)),
+                matrix4_tile_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2,
+            )  # matrix4 x
+            matrix6_x = begun(
+                x_ring.index(stage).slice(within * C, C).permute((1, 0)),
+                matrix6_tile_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2,
+            )  # matrix6 x
+            x_each = x_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            W_after_left = (
+                -number1_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * x_each.to(gl.float32)
+            ).to(DT)
+            do_W_3 = warpgroup_mma_wait(4, deps=(do_W_3,))
+            z_each = z_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            W_in_late__out_summed = (
+                since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * z_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * do_W_3
+            store_tile_sums(
+                W_in_late__out + (bh * gl.cdiv(N, block_n_) + tile) * WARPS * T + t0, W_in_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            W_after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * W_2
+            dy_W_3 = warpgroup_mma_wait(2, deps=(dy_W_3,))
+            x_each_moved = x_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            W_in_early__out_summed = (
+                -since2_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :]
+                * x_each_moved.to(gl.float32)
+            ).to(DT).to(gl.float32) * dy_W_3
+            store_tile_sums(
+                W_in_early__out + (bh * gl.cdiv(N, block_n_) + tile) * WARPS * T + t0, W_in_early__out_summed, T,
+                last + 1, WARPS,
+            )
+            W_after = warpgroup_mma(
+                W_after_left, write1_ring.index(stage).slice(within * C, C), W_after_onto, is_async=True
+            )  # ... + -write1^T diag(eta . until) x
+            matrix4_x = warpgroup_mma_wait(2, deps=(matrix4_x,))
+            dz = (since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * do_W_3) + (
+                -matrix4_x
+            )  # (38) diag(since) do W - matrix4 x
+            tma.store_wait(1)
+            dz_out_tile.permute((1, 0)).store(dz.to(dz_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dz_out_tile_tiles, [t0.to(gl.int32), tile * block_n_], dz_out_tile)
+            matrix6_x = warpgroup_mma_wait(1, deps=(matrix6_x,))
+            read = (since2_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * dy_W_3) + (
+                -matrix6_x
+            )  # (39) diag(since) dy W - matrix6 x
+            dx_1_each = dx_1_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            dx_out_made = (-read) + dx_1_each.to(gl.float32)
+            tma.store_wait(1)
+            dx_out_tile.permute((1, 0)).store(dx_out_made.to(dx_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dx_out_tile_tiles, [t0.to(gl.int32), tile * block_n_], dx_out_tile)
+            W_after = warpgroup_mma_wait(0, deps=(W_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            W_2 = W_after
+    if W_last is not None:
+        gl.store(
+            W_last
+            + sh * M * N
+            + gl.arange(0, block_m_, layout=tile1_columns)[None, :] * N
+            + (tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows))[:, None], W_2,
+            mask=(gl.arange(0, block_m_, layout=tile1_columns) < M)[None, :]
+            & ((tile * block_n_ + gl.arange(0, block_n_, layout=tile1_rows)) < N)[:, None],
+        )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_sweep_3_loader(
+    keep_sums, z_t, do_t, x_t, dy_t, matrix4, matrix6, dx_1_t, eta_by_head, write1_t, T, chunks, tile, begin, stop,
+    first_2, bh, count, z_p_2, do_p_2, x_p_2, dy_p_2, dx_1_p_2, write1_p_2, chunk_ready, chunk_empty, do_ring, dy_ring,
+    x_ring, matrix4_tile_ring, matrix6_tile_ring, write1_ring, z_ring, dx_1_ring, number1_ring, since_ring, kept_ring,
+    since2_ring, M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    do_tiles = tma.make_tensor_descriptor(
+        do_p_2, [stop, M], [do_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    dy_tiles = tma.make_tensor_descriptor(
+        dy_p_2, [stop, M], [dy_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, N], [x_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    matrix4_tile_tiles = tma.make_tensor_descriptor(
+        matrix4 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    matrix6_tile_tiles = tma.make_tensor_descriptor(
+        matrix6 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, M], [write1_t, 1], [TOGETHER * C, block_m_], swizzled(block_m_, DT)
+    )
+    z_tiles = tma.make_tensor_descriptor(z_p_2, [stop, N], [z_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT))
+    dx_1_tiles = tma.make_tensor_descriptor(
+        dx_1_p_2, [stop, N], [dx_1_t, 1], [TOGETHER * C, block_n_], swizzled(block_n_, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        c = n + first_2
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        keep_a = gl.where(
+            t0_each < stop,
+            gl.load(keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        keep_a_before = gl.where(
+            t0_each < stop,
+            gl.load(
+                keep_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C) - 1, last_each),
+                mask=(gl.arange(0, TOGETHER * C, layout=each) % C) > 0, other=0,
+            ),
+            0.0,
+        )
+        keep_a_end = gl.where(t0_each < stop, gl.load(keep_sums + at_each + last_each), 0.0)
+        eta = gl.load(
+            eta_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+            mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            do_tiles.block_type.nbytes
+            + dy_tiles.block_type.nbytes
+            + x_tiles.block_type.nbytes
+            + matrix4_tile_tiles.block_type.nbytes
+            + matrix6_tile_tiles.block_type.nbytes
+            + write1_tiles.block_type.nbytes
+            + z_tiles.block_type.nbytes
+            + dx_1_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), 0], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), tile * block_n_], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix4_tile_tiles, [(c * C).to(gl.int32), 0], ready, matrix4_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(
+            matrix6_tile_tiles, [(c * C).to(gl.int32), 0], ready, matrix6_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(z_tiles, [t0.to(gl.int32), tile * block_n_], ready, z_ring.index(stage))
+        tma.async_copy_global_to_shared(dx_1_tiles, [t0.to(gl.int32), tile * block_n_], ready, dx_1_ring.index(stage))
+        since = gl.exp2(keep_a)
+        since2 = gl.exp2(keep_a_before)
+        kept = gl.exp2(keep_a_end)
+        until = gl.exp2(keep_a_end - keep_a)
+        number1 = until * eta
+        number1_ring.index(stage).store(number1)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        since2_ring.index(stage).store(since2)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_sweep_3_roles(
+    W_first, W_last, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g,
+    x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g, W_in_late__out, W_in_early__out, matrix4, matrix6,
+    dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g, dx_out, dz_out, eta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, segments, length,
+    M: gl.constexpr, N: gl.constexpr, block_m_: gl.constexpr, block_n_: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, PRODUCTS: gl.constexpr, READ: gl.constexpr, C: gl.constexpr,
+    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of W. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(N, block_n_)
+    sh = (gl.program_id(0) // gl.cdiv(N, block_n_)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    z_p_2 = z_p + (b * z_b + h // z_g * z_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    dx_1_p_2 = dx_1_p + (b * dx_1_b + h // dx_1_g * dx_1_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    matrix4_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    matrix6_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_m_)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    z_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    since2_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dx_1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_n_)
+    dz_out_tile = room(dz_out.dtype.element_ty, C, block_n_)
+    dx_out_tile = room(dx_out.dtype.element_ty, C, block_n_)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_sweep_3_consumer, (
+                W_first, W_last, W_in_late__out, W_in_early__out, dx_out, dz_out, T, H, tile, sh, h, b, begin, stop, bh, count,
+                chunk_ready, chunk_empty, do_ring, dy_ring, x_ring, matrix4_tile_ring, matrix6_tile_ring, number1_ring, z_ring,
+                since_ring, kept_ring, since2_ring, write1_ring, dz_out_tile, dx_1_ring, dx_out_tile, M, N, block_m_, block_n_,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_sweep_3_loader, (
+                keep_sums, z_t, do_t, x_t, dy_t, matrix4, matrix6, dx_1_t, eta_by_head, write1_t, T, chunks, tile, begin, stop,
+                first_2, bh, count, z_p_2, do_p_2, x_p_2, dy_p_2, dx_1_p_2, write1_p_2, chunk_ready, chunk_empty, do_ring,
+                dy_ring, x_ring, matrix4_tile_ring, matrix6_tile_ring, write1_ring, z_ring, dx_1_ring, number1_ring, since_ring,
+                kept_ring, since2_ring, M, N, block_m_, block_n_, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [1], [LOADER_REGISTERS],
+    )
+
+
 def triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients, by sweeps with their prologues."""
     x = steps(given["x"])
@@ -2548,7 +2831,7 @@ def triton_backward_joined(given, states, constants, saved, cotangents, final_co
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b08d087096c386b0")
+    config = choose(some.dtype, (N, M), "ae3fa0310cdf0e9d")
     config = joined_config(config)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
@@ -2651,8 +2934,9 @@ def triton_backward_joined(given, states, constants, saved, cotangents, final_co
             ),
             elements=True, wanted=(bool(needs & {"keep", "z"}), bool(needs & {"keep", "x"})),
         ):
-            launch(
-                backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
+            launch_loaded_with_roles(
+                config, backward_sweep_3, backward_sweep_3_roles, ("M", "block_m_", "N", "block_n_"),
+                (layout.sequences * segments * H * cdiv(N, sweep.tile),),
                 W_starts, W_last if keeps else None, keep_sums, keep_rests, z, *strides(z, H), do, *strides(do, H),
                 x, *strides(x, H), dy, *strides(dy, H), W_in_late_, W_in_early_, matrix4, matrix6, dx_1, *strides(dx_1, H), dx,
                 dz, eta_by_head, write1, *strides(write1, H),

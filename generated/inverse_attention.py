@@ -74,6 +74,7 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate_beside, power, span
+from chunkform.runtime.chunk_kernels.fused_backward import aligned
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import pair, total
@@ -83,6 +84,13 @@ from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, j
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
+from chunkform.runtime.chunk_kernels.warp_role_blocks import inverses, on_diagonal, small_products, small_tiles
+from chunkform.runtime.chunk_kernels.warp_role_sums import store_matrices, store_tile_sums
+from chunkform.runtime.chunk_kernels.warp_roles import (
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined, launch_joined_slight,
+    launch_loaded_with_roles, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -578,7 +586,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "b715181df7ddd70c")
+    config = choose(some.dtype, (D, E), "9a85d2a9890b57b4")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1168,7 +1176,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "b715181df7ddd70c")
+    config = choose(some.dtype, (D, E), "9a85d2a9890b57b4")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1176,6 +1184,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     s_starts = saved["s starts"] if segments > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
+    if segments == 1 and exchange is None and may_join(config, max(D, E), q, k, o):
+        return triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents, lam_by_head = saved["lam_sums"], None, None, saved["lam_by_head"]
     else:
@@ -1300,6 +1310,888 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         launch(
             backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_, k, *strides(k, H),
+            matrix3, dq, lam_by_head, write1, *strides(write1, H),
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    lam_by_head = matrix3 = None
+    if needs & {"lam"}:
+        s_at_ends = pair(s_last, ds_starts, (-2, -1))
+    s_last = None
+    gradients, initial = {}, {}
+    if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
+        s_state_adjoint = boundary_sums(
+            lam_sums, lam_rests, s_at_ends, layout, segments, config.exact, out_late=s_out_late_, in_early=s_in_early_,
+            own_late=own2, own_early=own1, at_once=True,
+        )
+    lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
+    if "o" in needs:
+        gradients["o"] = do.to(given["o"].dtype)
+    do = None
+    if "lam" in needs:
+        gradients["lam"] = total((B, T, H), torch.float32, dlog_lam_1, s_state_adjoint).to(given["lam"].dtype)
+    dlog_lam_1 = None
+    if "s" in needs:
+        initial["s"] = ds_last
+    ds_last = None
+    return gradients, initial
+
+
+@gluon.jit
+def backward_joined_1_consumer(
+    ds_first, ds_last, do_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready, chunk_empty,
+    k_ring, dv_ring, number1_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, until_ring, q_ring,
+    do_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_e, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
+    left3: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    do_out_tile_tiles = tma.make_tensor_descriptor(
+        do_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, do_out.dtype.element_ty)
+    )
+    ds_2 = (
+        gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            ds_first
+            + sh * D * E
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+            + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None], other=0.0,
+        )
+        if ds_first is not None
+        else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+    )
+    ds_2_operand = gl.convert_layout(ds_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            k_ds_2 = begun(
+                ds_2_operand, k_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # k ds
+            k_ds_2 = warpgroup_mma_wait(0, deps=(k_ds_2,))
+            dv_each = dv_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            k_ds_2_moved = gl.convert_layout(k_ds_2, left2)
+            known = dv_each.to(gl.float32) + (
+                number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * k_ds_2_moved
+            )
+            do_left = known.to(DT)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            do = begun(
+                do_left, solved_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # matrix1 known
+            ds_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * ds_2
+            )
+            do = warpgroup_mma_wait(0, deps=(do,))
+            ds_after_left_made = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * do
+            ).to(DT)
+            ds_after_left = gl.convert_layout(ds_after_left_made, left3)
+            ds_after = warpgroup_mma(
+                ds_after_left, q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), ds_after_onto, is_async=True
+            )  # ... + -q^T diag(until) do
+            tma.store_wait(0)
+            do_out_tile.permute((1, 0)).store(do.to(do_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(do_out_tile_tiles, [t0.to(gl.int32), tile * block_e], do_out_tile)
+            ds_after = warpgroup_mma_wait(0, deps=(ds_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            ds_2 = ds_after
+            ds_2_operand = gl.convert_layout(ds_2.to(DT), left1)
+    if ds_last is not None:
+        if segment == 0:
+            gl.store(
+                ds_last
+                + (sh // H // segments * H + h) * D * E
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * E
+                + (tile * block_e + gl.arange(0, block_e, layout=tile1_rows))[:, None], ds_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_e + gl.arange(0, block_e, layout=tile1_rows)) < E)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_1_preparer(
+    count, chunk_ready, chunk_empty, k_ring, q_ring, lam_a_ring, stepwise_ring, prepared_ready, prepared_empty,
+    solved_places, solved_ring, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        k_q = begun(k_ring.index(stage), q_ring.index(stage).permute((1, 0)), tile1)  # k q^T
+        k_q = warpgroup_mma_wait(0, deps=(k_q,))
+        k_q_moved = on_diagonal(k_q, TOGETHER, blocks1)
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            < gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        system = -stepwise_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None] * (k_q_moved * m)
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        solved = inverses(system, solved_places.index(0), solved_places.index(1), LEVELS)  # (I - T)^-1
+        solved_rounded = solved.to(DT)
+        solved_ring.index(turn % 2).store(gl.reshape(solved_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_1_loader(
+    dv_t, lam_sums, k_t, lam_by_head, q_t, T, tile, begin, stop, bh, count, dv_p_2, k_p_2, q_p_2, chunk_ready,
+    chunk_empty, k_ring, q_ring, dv_ring, number1_ring, kept_ring, until_ring, stepwise_ring, lam_a_ring,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    dv_tiles = tma.make_tensor_descriptor(dv_p_2, [stop, E], [dv_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam = gl.exp(
+            gl.load(
+                lam_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+                mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+            )
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(ready, k_tiles.block_type.nbytes + q_tiles.block_type.nbytes + dv_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), 0], ready, k_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(dv_tiles, [t0.to(gl.int32), tile * block_e], ready, dv_ring.index(stage))
+        stepwise = gl.where(
+            ((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), (1.0 + (-lam)), 0.0
+        )  # 1 - lam
+        since = gl.exp2(lam_a_end - lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a)
+        number1 = since * stepwise
+        number1_ring.index(stage).store(number1)
+        kept_ring.index(stage).store(kept)
+        until_ring.index(stage).store(until)
+        stepwise_ring.index(stage).store(stepwise)
+        lam_a_ring.index(stage).store(lam_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_1_roles(
+    ds_first, ds_last, dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, lam_by_head,
+    do_out, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of ds. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(E, block_e)
+    sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    dv_p_2 = dv_p + (b * dv_b + h // dv_g * dv_h)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    solved_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    dv_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    stepwise_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    do_out_tile = room(do_out.dtype.element_ty, C, block_e)
+    solved_places = gl.allocate_shared_memory(DT, [2, TOGETHER, C, C], small_tiles(C))
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_1_consumer, (
+                ds_first, ds_last, do_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count, chunk_ready,
+                chunk_empty, k_ring, dv_ring, number1_ring, prepared_ready, prepared_empty, solved_ring, kept_ring, until_ring,
+                q_ring, do_out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_1_preparer, (
+                count, chunk_ready, chunk_empty, k_ring, q_ring, lam_a_ring, stepwise_ring, prepared_ready, prepared_empty,
+                solved_places, solved_ring, WARPS, STAGES, C, LEVELS, DT, TOGETHER,
+            )),
+            (backward_joined_1_loader, (
+                dv_t, lam_sums, k_t, lam_by_head, q_t, T, tile, begin, stop, bh, count, dv_p_2, k_p_2, q_p_2, chunk_ready,
+                chunk_empty, k_ring, q_ring, dv_ring, number1_ring, kept_ring, until_ring, stepwise_ring, lam_a_ring, D, E,
+                block_d, block_e, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def backward_joined_2_consumer(
+    ds_first, s_out_late__out, dk_out, dlog_lam_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready,
+    chunk_empty, write1_ring, prepared_ready, prepared_empty, q_ring, matrix2_ring, until_ring, k_ring, number1_ring,
+    kept_ring, do_ring, since_ring, lam_ring, number2_ring, dk_out_tile, E: gl.constexpr, D: gl.constexpr,
+    block_e: gl.constexpr, block_d: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d, block_e, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, block_e, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    tile2_rows: gl.constexpr = gl.SliceLayout(1, tile2)
+    dk_out_tile_tiles = tma.make_tensor_descriptor(
+        dk_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d], swizzled(block_d, dk_out.dtype.element_ty)
+    )
+    ds_2 = (
+        gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+        + gl.load(
+            ds_first
+            + sh * D * E
+            + (tile * block_d + gl.arange(0, block_d, layout=tile1_rows))[:, None] * E
+            + gl.arange(0, block_e, layout=tile1_columns)[None, :],
+            mask=((tile * block_d + gl.arange(0, block_d, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_e, layout=tile1_columns) < E)[None, :], other=0.0,
+        )
+        if ds_first is not None
+        else gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = ds_2.to(gl.float32)
+            first_3 = x.to(DT)
+            write1_ds_2_left_made = first_3.to(DT)
+            write1_ds_2_left = gl.convert_layout(write1_ds_2_left_made, left1)
+            write1_ds_2 = begun(
+                write1_ds_2_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # write1 ds^T
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            write1_ds_3_left_made = rest.to(DT)
+            write1_ds_3_left = gl.convert_layout(write1_ds_3_left_made, left1)
+            write1_ds_3 = warpgroup_mma(
+                write1_ds_3_left, write1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                write1_ds_2, is_async=True,
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix2_q = begun(
+                q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix2_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), tile2,
+            )  # matrix2 q
+            q_each = q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            ds_after_left = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * q_each.to(gl.float32)
+            ).to(DT)
+            write1_ds_3 = warpgroup_mma_wait(1, deps=(write1_ds_3,))
+            k_each = k_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            s_out_late__out_summed = (
+                -number1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * k_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * write1_ds_3
+            store_tile_sums(
+                s_out_late__out + (bh * gl.cdiv(D, block_d) + tile) * WARPS * T + t0, s_out_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            ds_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * ds_2
+            )
+            ds_after = warpgroup_mma(
+                ds_after_left, do_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), ds_after_onto, is_async=True
+            )  # ... + -q^T diag(until) do
+            matrix2_q = warpgroup_mma_wait(1, deps=(matrix2_q,))
+            read = (-matrix2_q) + (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * write1_ds_3
+            )  # (32) diag(since) write1 ds^T - matrix2 q
+            dlog_lam_1_out_summed = gl.where(
+                ((tile * block_d + gl.arange(0, block_d, layout=tile2_rows)) < D)[:, None],
+                (
+                    -lam_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                    * (k_each.to(gl.float32) * read)
+                ),
+                0.0,
+            )
+            store_tile_sums(
+                dlog_lam_1_out + (bh * gl.cdiv(D, block_d) + tile) * WARPS * T + t0, dlog_lam_1_out_summed, T, last + 1,
+                WARPS,
+            )
+            dk_out_made = (
+                number2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * read
+            )
+            tma.store_wait(0)
+            dk_out_tile.permute((1, 0)).store(dk_out_made.to(dk_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dk_out_tile_tiles, [t0.to(gl.int32), tile * block_d], dk_out_tile)
+            ds_after = warpgroup_mma_wait(0, deps=(ds_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            ds_2 = ds_after
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_joined_2_preparer(
+    matrix3, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, do_ring, write1_ring, lam_a_ring,
+    stepwise_ring, prepared_ready, prepared_empty, matrix2_ring, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_2 = c + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        do_write1 = begun(do_ring.index(stage), write1_ring.index(stage).permute((1, 0)), tile1)  # do write1^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        do_write1 = warpgroup_mma_wait(0, deps=(do_write1,))
+        do_write1_moved = on_diagonal(do_write1, TOGETHER, blocks1)
+        matrix2 = do_write1_moved * m  # (do write1^T) . m
+        matrix3_left = stepwise_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :] * (
+            do_write1_moved * m
+        )
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        store_matrices(matrix3 + bh * chunks * C * C + c_2 * C * C, matrix3_left, stop - t0)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def backward_joined_2_loader(
+    lam_sums, k_t, lam_by_head, write1_t, q_t, do_t, T, tile, begin, stop, bh, count, k_p_2, write1_p_2, q_p_2, do_p_2,
+    chunk_ready, chunk_empty, write1_ring, q_ring, do_ring, k_ring, until_ring, number1_ring, kept_ring, lam_ring,
+    since_ring, number2_ring, lam_a_ring, stepwise_ring, E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr,
+    block_d: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, E], [write1_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT)
+    )
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam = gl.exp(
+            gl.load(
+                lam_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+                mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+            )
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            write1_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes
+            + do_tiles.block_type.nbytes
+            + k_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), tile * block_d], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), tile * block_d], ready, k_ring.index(stage))
+        stepwise = gl.where(
+            ((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), (1.0 + (-lam)), 0.0
+        )  # 1 - lam
+        since = gl.exp2(lam_a_end - lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a)
+        number1 = since * stepwise
+        number2 = 1.0 + (-lam)
+        until_ring.index(stage).store(until)
+        number1_ring.index(stage).store(number1)
+        kept_ring.index(stage).store(kept)
+        lam_ring.index(stage).store(lam)
+        since_ring.index(stage).store(since)
+        number2_ring.index(stage).store(number2)
+        lam_a_ring.index(stage).store(lam_a)
+        stepwise_ring.index(stage).store(stepwise)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_joined_2_roles(
+    ds_first, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, lam_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out, q_p, q_b, q_t, q_h, q_g, dk_out,
+    dlog_lam_1_out, do_p, do_b, do_t, do_h, do_g, matrix3,
+    T, H, chunks, starts, segments, length,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of ds. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    lam_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    number2_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    stepwise_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dk_out_tile = room(dk_out.dtype.element_ty, C, block_d)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_joined_2_consumer, (
+                ds_first, s_out_late__out, dk_out, dlog_lam_1_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready,
+                chunk_empty, write1_ring, prepared_ready, prepared_empty, q_ring, matrix2_ring, until_ring, k_ring,
+                number1_ring, kept_ring, do_ring, since_ring, lam_ring, number2_ring, dk_out_tile, E, D, block_e, block_d,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_preparer, (
+                matrix3, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, do_ring, write1_ring, lam_a_ring,
+                stepwise_ring, prepared_ready, prepared_empty, matrix2_ring, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_joined_2_loader, (
+                lam_sums, k_t, lam_by_head, write1_t, q_t, do_t, T, tile, begin, stop, bh, count, k_p_2, write1_p_2, q_p_2,
+                do_p_2, chunk_ready, chunk_empty, write1_ring, q_ring, do_ring, k_ring, until_ring, number1_ring, kept_ring,
+                lam_ring, since_ring, number2_ring, lam_a_ring, stepwise_ring, E, D, block_e, block_d, WARPS, STAGES, C, DT,
+                TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def backward_sweep_3_consumer(
+    s_first, s_last, s_in_early__out, dq_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+    do_ring, k_ring, number1_ring, q_ring, since_ring, matrix3_tile_ring, kept_ring, write1_ring, dq_out_tile,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d, block_e, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d, block_e, WARPS), k_width=2)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dq_out_tile_tiles = tma.make_tensor_descriptor(
+        dq_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d], swizzled(block_d, dq_out.dtype.element_ty)
+    )
+    s_2 = (
+        gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+        + gl.load(
+            s_first
+            + sh * D * E
+            + (tile * block_d + gl.arange(0, block_d, layout=tile1_rows))[:, None] * E
+            + gl.arange(0, block_e, layout=tile1_columns)[None, :],
+            mask=((tile * block_d + gl.arange(0, block_d, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_e, layout=tile1_columns) < E)[None, :], other=0.0,
+        )
+        if s_first is not None
+        else gl.zeros([block_d, block_e], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = s_2.to(gl.float32)
+            first_3 = x.to(DT)
+            do_s_2_left_made = first_3.to(DT)
+            do_s_2_left = gl.convert_layout(do_s_2_left_made, left1)
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            do_s_3_left_made = rest.to(DT)
+            do_s_3_left = gl.convert_layout(do_s_3_left_made, left1)
+            do_s_2 = begun(do_s_2_left, do_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # do s^T
+            do_s_3 = warpgroup_mma(
+                do_s_3_left, do_ring.index(stage).slice(within * C, C).permute((1, 0)), do_s_2, is_async=True
+            )
+            k_each = k_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            s_after_left = (
+                number1_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * k_each.to(gl.float32)
+            ).to(DT)
+            do_s_3 = warpgroup_mma_wait(0, deps=(do_s_3,))
+            q_each = q_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            s_in_early__out_summed = (
+                -since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * q_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * do_s_3
+            store_tile_sums(
+                s_in_early__out + (bh * gl.cdiv(D, block_d) + tile) * WARPS * T + t0, s_in_early__out_summed, T,
+                last + 1, WARPS,
+            )
+            read_onto = since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * do_s_3
+            read = warpgroup_mma(
+                k_ring.index(stage).slice(within * C, C).permute((1, 0)),
+                matrix3_tile_ring.index(stage).slice(within * C, C).permute((1, 0)), read_onto, is_async=True,
+            )  # ... + matrix3 k
+            s_after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * s_2
+            s_after = warpgroup_mma(
+                s_after_left, write1_ring.index(stage).slice(within * C, C), s_after_onto, is_async=True
+            )  # ... + k^T diag((1 - lam) . until) write1
+            read = warpgroup_mma_wait(1, deps=(read,))
+            dq_out_made = -read
+            tma.store_wait(0)
+            dq_out_tile.permute((1, 0)).store(dq_out_made.to(dq_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dq_out_tile_tiles, [t0.to(gl.int32), tile * block_d], dq_out_tile)
+            s_after = warpgroup_mma_wait(0, deps=(s_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            s_2 = s_after
+    if s_last is not None:
+        gl.store(
+            s_last
+            + sh * D * E
+            + (tile * block_d + gl.arange(0, block_d, layout=tile1_rows))[:, None] * E
+            + gl.arange(0, block_e, layout=tile1_columns)[None, :], s_2,
+            mask=((tile * block_d + gl.arange(0, block_d, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_e, layout=tile1_columns) < E)[None, :],
+        )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_sweep_3_loader(
+    lam_sums, q_t, do_t, k_t, matrix3, lam_by_head, write1_t, T, chunks, tile, begin, stop, first_2, bh, count, q_p_2,
+    do_p_2, k_p_2, write1_p_2, chunk_ready, chunk_empty, do_ring, k_ring, matrix3_tile_ring, write1_ring, q_ring,
+    number1_ring, since_ring, kept_ring, E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT))
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    matrix3_tile_tiles = tma.make_tensor_descriptor(
+        matrix3 + bh * chunks * C * C, [chunks * C, C], [C, 1], [TOGETHER * C, C], swizzled(C, DT)
+    )
+    write1_tiles = tma.make_tensor_descriptor(
+        write1_p_2, [stop, E], [write1_t, 1], [TOGETHER * C, block_e], swizzled(block_e, DT)
+    )
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        c = n + first_2
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        lam = gl.exp(
+            gl.load(
+                lam_by_head + at_each + (gl.arange(0, TOGETHER * C, layout=each) % C),
+                mask=((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), other=0.0,
+            )
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            do_tiles.block_type.nbytes
+            + k_tiles.block_type.nbytes
+            + matrix3_tile_tiles.block_type.nbytes
+            + write1_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), tile * block_d], ready, k_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            matrix3_tile_tiles, [(c * C).to(gl.int32), 0], ready, matrix3_tile_ring.index(stage)
+        )
+        tma.async_copy_global_to_shared(write1_tiles, [t0.to(gl.int32), 0], ready, write1_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), tile * block_d], ready, q_ring.index(stage))
+        since = gl.exp2(lam_a)
+        kept = gl.exp2(lam_a_end)
+        stepwise = gl.where(
+            ((gl.arange(0, TOGETHER * C, layout=each) % C) < last_each + 1), (1.0 + (-lam)), 0.0
+        )  # 1 - lam
+        until = gl.exp2(lam_a_end - lam_a)
+        number1 = stepwise * until
+        number1_ring.index(stage).store(number1)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def backward_sweep_3_roles(
+    s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g, s_in_early__out,
+    k_p, k_b, k_t, k_h, k_g, matrix3, dq_out, lam_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, segments, length,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, PRODUCTS: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of s. Its warps have roles: consumer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    write1_p_2 = write1_p + (b * write1_b + h // write1_g * write1_h)
+    do_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    k_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    matrix3_tile_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, C)
+    number1_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    write1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_e)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dq_out_tile = room(dq_out.dtype.element_ty, C, block_d)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (backward_sweep_3_consumer, (
+                s_first, s_last, s_in_early__out, dq_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready,
+                chunk_empty, do_ring, k_ring, number1_ring, q_ring, since_ring, matrix3_tile_ring, kept_ring, write1_ring,
+                dq_out_tile, E, D, block_e, block_d, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (backward_sweep_3_loader, (
+                lam_sums, q_t, do_t, k_t, matrix3, lam_by_head, write1_t, T, chunks, tile, begin, stop, first_2, bh, count,
+                q_p_2, do_p_2, k_p_2, write1_p_2, chunk_ready, chunk_empty, do_ring, k_ring, matrix3_tile_ring, write1_ring,
+                q_ring, number1_ring, since_ring, kept_ring, E, D, block_e, block_d, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [1], [LOADER_REGISTERS],
+    )
+
+
+def triton_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+    """Gradients, by sweeps with their prologues."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    o = steps(given["o"])
+    lam = steps(given["lam"])
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
+    D = q.shape[-1]
+    E = o.shape[-1]
+    config = choose(some.dtype, (D, E), "9a85d2a9890b57b4")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    s_first = whole(states.get("s"))
+    ds_first = ds_starts = whole(final_cotangents.get("s"))
+    s_starts = saved["s starts"] if segments > 1 else s_first
+    write1 = saved["d91dd90777"]
+    dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
+    if "lam_sums" in saved:
+        lam_sums, lam_rests, lam_extents, lam_by_head = saved["lam_sums"], None, None, saved["lam_by_head"]
+    else:
+        lam_sums, lam_rests, lam_extents, lam_by_head = cumulate_beside(lam, lam, layout, config.exact)
+    lam_extents = None
+    dv = aligned(dv)
+    do = some.new_empty((B, T, H, E), dtype=some.dtype)
+    ds_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
+    sweep = config.sweep(
+        E, config.padded(D) * (k.element_size() + q.element_size()),
+        lam_sums.element_size() + lam_by_head.element_size(), dv.element_size(),
+    )
+    launch_joined(
+        config, backward_joined_1_roles, ("D", "block_d", "E", "block_e"),
+        (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        ds_starts, ds_last, dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H), lam_by_head, do,
+        q, *strides(q, H),
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+    )
+    if needs & {"k", "lam", "q"}:
+        matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    if needs & {"k", "lam", "q"}:
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dlog_lam_1 = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        s_out_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        sweep = config.sweep(
+            D, config.padded(E) * (write1.element_size() + do.element_size()),
+            lam_sums.element_size() + lam_by_head.element_size(), k.element_size() + q.element_size(),
+        )
+        launch_joined_slight(
+            config, backward_joined_2_roles, ("E", "block_e", "D", "block_d"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            ds_starts, lam_sums, lam_rests, k, *strides(k, H), lam_by_head, write1, *strides(write1, H), s_out_late_,
+            q, *strides(q, H), dk, dlog_lam_1, do, *strides(do, H), matrix3,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    if needs & {"lam", "q"}:
+        own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        launch(
+            backward_prologue_3, (config.queues(layout.programs),),
+            lam_by_head, q, *strides(q, H), k, *strides(k, H), do, *strides(do, H), write1, *strides(write1, H), lam_sums,
+            lam_rests, own1, own2,
+            *layout.at_once, layout.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
+        )
+    if needs & {"lam", "q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        s_in_early_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        s_last = (
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if ds_first is not None
+            else None
+        )
+        sweep = config.sweep(
+            D, config.padded(E) * (do.element_size() + write1.element_size()),
+            lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix3.element_size(),
+            q.element_size() + k.element_size(), elements=True,
+        )
+        launch_loaded_with_roles(
+            config, backward_sweep_3, backward_sweep_3_roles, ("E", "block_e", "D", "block_d"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_, k, *strides(k, H),
             matrix3, dq, lam_by_head, write1, *strides(write1, H),
             *layout.swept, segments, layout.length(segments),

@@ -130,13 +130,19 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
 from chunkform.runtime.chunk_kernels.decays import cumulate, lasting, power, span
+from chunkform.runtime.chunk_kernels.fused_backward import aligned
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_role_blocks import on_diagonal, small_products
+from chunkform.runtime.chunk_kernels.warp_role_sums import (
+    store_matrices, store_sums_of_columns, store_sums_of_rows, store_tile_sums,
+)
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, barriers, begun, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, ring_of_numbers,
-    ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
+    accumulator, barriers, begun, fence_async_shared, gl, gluon, joined_config, launch_joined_light,
+    launch_joined_slight, launch_with_roles, may_join, mbarrier, ring_of_numbers, ring_of_tiles, room, swizzled, tma,
+    warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
@@ -875,7 +881,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "d13533b310fff844")
+    config = choose(some.dtype, (D,), "1ec5c073ad001c32")
     config = with_roles(config, D, q, u)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -1450,7 +1456,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "d13533b310fff844")
+    config = choose(some.dtype, (D,), "1ec5c073ad001c32")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1464,6 +1470,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     dH_first = dH_starts = whole(final_cotangents.get("H"))
     H__starts = saved["H starts"] if segments > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
+    if segments == 1 and may_join(config, D, q, u):
+        return triton_o2_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
@@ -1589,6 +1597,905 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
+    gradients, initial = {}, {}
+    if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
+        H__state_adjoint = boundary_sums(
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_, own_late=own1,
+            out_late=H_out_late_,
+        )
+    H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
+    if needs & {"q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
+        launch(
+            o2_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            dy, *strides(dy, H), *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)), dq,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
+        )
+    dq_0 = None
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
+    if "u" in needs:
+        gradients["u"] = du.to(given["u"].dtype)
+    du = None
+    if "lam" in needs:
+        gradients["lam"] = spread(H__state_adjoint, (B, T, H), some).to(given["lam"].dtype)
+    if "lam_0" in needs:
+        gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
+    if "lam_0" in needs and states.get("H") is None:
+        t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
+        t2 = t1.sum(-1)
+        gradients["lam_0"] += spread(t2, (layout.sequences, H), some).sum(0)
+    if "H" in needs:
+        initial["H"] = dH_last
+    dH_last = None
+    return gradients, initial
+
+
+@gluon.jit
+def o2_backward_joined_1_consumer(
+    H__first, H__last, H_in_late__out, dq_0_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+    dy_ring, u_2_ring, until_ring, q_2_ring, since_ring, prepared_ready, prepared_empty, matrix1_made_ring, kept_ring,
+    u_ring, dq_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dq_0_out_tile_tiles = tma.make_tensor_descriptor(
+        dq_0_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
+        swizzled(block_d_kept, dq_0_out.dtype.element_ty),
+    )
+    H__2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            H__first
+            + sh * D * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None], other=0.0,
+        )
+        if H__first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = H__2.to(gl.float32)
+            first_3 = x.to(DT)
+            product_2_left_made = first_3.to(DT)
+            product_2_left = gl.convert_layout(product_2_left_made, left1)
+            product_2 = begun(product_2_left, dy_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # dy H
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            product_3_left_made = rest.to(DT)
+            product_3_left = gl.convert_layout(product_3_left_made, left1)
+            product_3 = warpgroup_mma(
+                product_3_left, dy_ring.index(stage).slice(within * C, C).permute((1, 0)), product_2, is_async=True
+            )
+            u_each = u_2_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            H__after_left = (
+                until_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * u_each.to(gl.float32)
+            ).to(DT)
+            product_3 = warpgroup_mma_wait(0, deps=(product_3,))
+            q_each = q_2_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            H_in_late__out_summed = (
+                -since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * q_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * product_3
+            store_tile_sums(
+                H_in_late__out + (bh * gl.cdiv(D, block_d_kept) + tile) * WARPS * T + t0, H_in_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            read_onto = since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * product_3
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            read = warpgroup_mma(
+                u_2_ring.index(stage).slice(within * C, C).permute((1, 0)),
+                matrix1_made_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), read_onto, is_async=True,
+            )  # ... + matrix1 u
+            H__after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * H__2
+            H__after = warpgroup_mma(
+                H__after_left, u_ring.index(stage).slice(within * C, C), H__after_onto, is_async=True
+            )  # ... + u^T diag(until) u
+            read = warpgroup_mma_wait(1, deps=(read,))
+            dq_0_out_made = -read
+            tma.store_wait(0)
+            dq_0_out_tile.permute((1, 0)).store(dq_0_out_made.to(dq_0_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dq_0_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], dq_0_out_tile)
+            H__after = warpgroup_mma_wait(0, deps=(H__after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            H__2 = H__after
+    if H__last is not None:
+        gl.store(
+            H__last
+            + sh * D * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None], H__2,
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None],
+        )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o2_backward_joined_1_preparer(
+    matrix1, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring, u_ring, q_ring,
+    lam_a_ring, matrix1_made_ring, prepared_ready, prepared_empty, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        c = n + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dy_u = begun(dy_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # dy u^T
+        q_u = begun(q_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # q u^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        dy_u = warpgroup_mma_wait(1, deps=(dy_u,))
+        dy_u_moved = on_diagonal(dy_u, TOGETHER, blocks1)
+        matrix1_made = m * dy_u_moved  # (dy u^T) . m
+        store_matrices(matrix1 + bh * chunks * C * C + c * C * C, matrix1_made, stop - t0)
+        q_u = warpgroup_mma_wait(0, deps=(q_u,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        q_u_moved = on_diagonal(q_u, TOGETHER, blocks1)
+        pairs = -(
+            q_u_moved
+            * m
+            * dy_u_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+        )  # -[i > j] . (q u^T) . (dy u^T) . m
+        store_sums_of_rows(own1_out + bh * 3 * T + t0, pairs, stop - t0)
+        store_sums_of_columns(own1_out + (bh * 3 + 1) * T + t0, pairs, T, stop - t0, 2)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix1_made_rounded = matrix1_made.to(DT)
+        matrix1_made_ring.index(turn % 2).store(gl.reshape(matrix1_made_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def o2_backward_joined_1_loader(
+    lam_sums, q_t, dy_t, u_t, T, tile, begin, stop, bh, count, q_p_2, dy_p_2, u_p_2, chunk_ready, chunk_empty, dy_ring,
+    u_2_ring, u_ring, q_2_ring, q_ring, until_ring, since_ring, kept_ring, lam_a_ring, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    dy_tiles = tma.make_tensor_descriptor(dy_p_2, [stop, D], [dy_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    u_2_tiles = tma.make_tensor_descriptor(
+        u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_2_tiles = tma.make_tensor_descriptor(
+        q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            dy_tiles.block_type.nbytes
+            + u_2_tiles.block_type.nbytes
+            + u_tiles.block_type.nbytes
+            + q_2_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), 0], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(u_2_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, u_2_ring.index(stage))
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), 0], ready, u_ring.index(stage))
+        tma.async_copy_global_to_shared(q_2_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, q_2_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        since = gl.exp2(lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a_end - lam_a)
+        until_ring.index(stage).store(until)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        lam_a_ring.index(stage).store(lam_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def o2_backward_joined_1_roles(
+    H__first, H__last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out,
+    u_p, u_b, u_t, u_h, u_g, matrix1, dq_0_out, own1_out,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of H. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    u_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    matrix1_made_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    u_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    q_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dq_0_out_tile = room(dq_0_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (o2_backward_joined_1_consumer, (
+                H__first, H__last, H_in_late__out, dq_0_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready,
+                chunk_empty, dy_ring, u_2_ring, until_ring, q_2_ring, since_ring, prepared_ready, prepared_empty,
+                matrix1_made_ring, kept_ring, u_ring, dq_0_out_tile, D, block_d, block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o2_backward_joined_1_preparer, (
+                matrix1, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring, u_ring,
+                q_ring, lam_a_ring, matrix1_made_ring, prepared_ready, prepared_empty, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o2_backward_joined_1_loader, (
+                lam_sums, q_t, dy_t, u_t, T, tile, begin, stop, bh, count, q_p_2, dy_p_2, u_p_2, chunk_ready, chunk_empty,
+                dy_ring, u_2_ring, u_ring, q_2_ring, q_ring, until_ring, since_ring, kept_ring, lam_a_ring, D, block_d,
+                block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def o2_backward_joined_2_consumer(
+    dH_first, dH_last, H_out_late__out, du_1_out, T, H, segments, tile, sh, h, b, segment, begin, stop, bh, count,
+    chunk_ready, chunk_empty, u_ring, prepared_ready, prepared_empty, q_ring, matrix1_ring, until_ring, u_2_ring,
+    since_ring, kept_ring, dy_ring, du_1_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    du_1_out_tile_tiles = tma.make_tensor_descriptor(
+        du_1_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
+        swizzled(block_d_kept, du_1_out.dtype.element_ty),
+    )
+    dH_2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            dH_first
+            + sh * D * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None], other=0.0,
+        )
+        if dH_first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = dH_2.to(gl.float32)
+            first_3 = x.to(DT)
+            u2_dH_2_left_made = first_3.to(DT)
+            u2_dH_2_left = gl.convert_layout(u2_dH_2_left_made, left1)
+            u2_dH_2 = begun(
+                u2_dH_2_left, u_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # u dH
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            u2_dH_3_left_made = rest.to(DT)
+            u2_dH_3_left = gl.convert_layout(u2_dH_3_left_made, left1)
+            u2_dH_3 = warpgroup_mma(
+                u2_dH_3_left, u_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), u2_dH_2,
+                is_async=True,
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix1_q = begun(
+                q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix1_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), tile2,
+            )  # matrix1 q
+            q_each = q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            dH_after_left = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * q_each.to(gl.float32)
+            ).to(DT)
+            u2_dH_3 = warpgroup_mma_wait(1, deps=(u2_dH_3,))
+            u_each = u_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            H_out_late__out_summed = (
+                -since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * u_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * u2_dH_3
+            store_tile_sums(
+                H_out_late__out + (bh * gl.cdiv(D, block_d_kept) + tile) * WARPS * T + t0, H_out_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            dH_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dH_2
+            )
+            dH_after = warpgroup_mma(
+                dH_after_left, dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dH_after_onto, is_async=True
+            )  # ... + -dy^T diag(until) q
+            matrix1_q = warpgroup_mma_wait(1, deps=(matrix1_q,))
+            du_1 = (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * u2_dH_3
+            ) + (-matrix1_q)  # diag(since) u dH - matrix1 q
+            tma.store_wait(0)
+            du_1_out_tile.permute((1, 0)).store(du_1.to(du_1_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(du_1_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], du_1_out_tile)
+            dH_after = warpgroup_mma_wait(0, deps=(dH_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dH_2 = dH_after
+    if dH_last is not None:
+        if segment == 0:
+            gl.store(
+                dH_last
+                + (sh // H // segments * H + h) * D * D
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None], dH_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o2_backward_joined_2_preparer(
+    count, chunk_ready, chunk_empty, dy_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix1_ring,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dy_u = begun(dy_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # dy u^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        dy_u = warpgroup_mma_wait(0, deps=(dy_u,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        dy_u_moved = on_diagonal(dy_u, TOGETHER, blocks1)
+        matrix1 = m * dy_u_moved  # (dy u^T) . m
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix1_rounded = matrix1.to(DT)
+        matrix1_ring.index(turn % 2).store(gl.reshape(matrix1_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def o2_backward_joined_2_loader(
+    u_t, lam_sums, q_t, dy_t, T, tile, begin, stop, bh, count, u_p_2, q_p_2, dy_p_2, chunk_ready, chunk_empty, u_ring,
+    q_ring, dy_ring, u_2_ring, until_ring, since_ring, kept_ring, lam_a_ring, D: gl.constexpr, block_d: gl.constexpr,
+    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_tiles = tma.make_tensor_descriptor(
+        q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    dy_tiles = tma.make_tensor_descriptor(dy_p_2, [stop, D], [dy_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    u_2_tiles = tma.make_tensor_descriptor(
+        u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            u_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes
+            + dy_tiles.block_type.nbytes
+            + u_2_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), 0], ready, u_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), 0], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(u_2_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, u_2_ring.index(stage))
+        since = gl.exp2(lam_a_end - lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a)
+        until_ring.index(stage).store(until)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        lam_a_ring.index(stage).store(lam_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def o2_backward_joined_2_roles(
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out, q_p, q_b, q_t, q_h, q_g,
+    du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dH. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    u_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    matrix1_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    u_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    du_1_out_tile = room(du_1_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (o2_backward_joined_2_consumer, (
+                dH_first, dH_last, H_out_late__out, du_1_out, T, H, segments, tile, sh, h, b, segment, begin, stop, bh, count,
+                chunk_ready, chunk_empty, u_ring, prepared_ready, prepared_empty, q_ring, matrix1_ring, until_ring, u_2_ring,
+                since_ring, kept_ring, dy_ring, du_1_out_tile, D, block_d, block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o2_backward_joined_2_preparer, (
+                count, chunk_ready, chunk_empty, dy_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix1_ring,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o2_backward_joined_2_loader, (
+                u_t, lam_sums, q_t, dy_t, T, tile, begin, stop, bh, count, u_p_2, q_p_2, dy_p_2, chunk_ready, chunk_empty,
+                u_ring, q_ring, dy_ring, u_2_ring, until_ring, since_ring, kept_ring, lam_a_ring, D, block_d, block_d_kept,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def o2_backward_joined_3_consumer(
+    dH_first, du_out, T, H, tile, sh, h, b, begin, stop, count, chunk_ready, chunk_empty, prepared_ready,
+    prepared_empty, dy_ring, matrix2_ring, u_ring, until_ring, kept_ring, q_ring, du_1_ring, since_ring, du_out_tile,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    du_out_tile_tiles = tma.make_tensor_descriptor(
+        du_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
+        swizzled(block_d_kept, du_out.dtype.element_ty),
+    )
+    dH_2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            dH_first
+            + sh * D * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :], other=0.0,
+        )
+        if dH_first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    dH_2_operand = gl.convert_layout(dH_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix2_dy = begun(
+                dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix2_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), tile2,
+            )  # matrix2 dy
+            u_dH_2 = begun(
+                dH_2_operand, u_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # u dH^T
+            dy_each = dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            dH_after_left = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * dy_each.to(gl.float32)
+            ).to(DT)
+            matrix2_dy = warpgroup_mma_wait(1, deps=(matrix2_dy,))
+            dH_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dH_2
+            )
+            u_dH_2 = warpgroup_mma_wait(0, deps=(u_dH_2,))
+            dH_after = warpgroup_mma(
+                dH_after_left, q_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dH_after_onto, is_async=True
+            )  # ... + -q^T diag(until) dy
+            du_1_each = du_1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            read = (-matrix2_dy) + (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * u_dH_2
+            )  # diag(since) u dH^T - matrix2 dy
+            du_out_made = du_1_each.to(gl.float32) + read
+            tma.store_wait(0)
+            du_out_tile.permute((1, 0)).store(du_out_made.to(du_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(du_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], du_out_tile)
+            dH_after = warpgroup_mma_wait(0, deps=(dH_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dH_2 = dH_after
+            dH_2_operand = gl.convert_layout(dH_2.to(DT), left1)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o2_backward_joined_3_preparer(
+    count, chunk_ready, chunk_empty, q_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix2_ring,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        q_u = begun(q_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # q u^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        q_u = warpgroup_mma_wait(0, deps=(q_u,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        q_u_moved = on_diagonal(q_u, TOGETHER, blocks1)
+        matrix2 = q_u_moved * m  # (q u^T) . m
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def o2_backward_joined_3_loader(
+    dy_t, lam_sums, u_t, du_1_t, q_t, T, tile, begin, stop, bh, count, dy_p_2, u_p_2, du_1_p_2, q_p_2, chunk_ready,
+    chunk_empty, dy_ring, u_ring, q_ring, du_1_ring, until_ring, kept_ring, since_ring, lam_a_ring, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    dy_tiles = tma.make_tensor_descriptor(
+        dy_p_2, [stop, D], [dy_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    du_1_tiles = tma.make_tensor_descriptor(
+        du_1_p_2, [stop, D], [du_1_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            dy_tiles.block_type.nbytes
+            + u_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes
+            + du_1_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), 0], ready, u_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            du_1_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, du_1_ring.index(stage)
+        )
+        since = gl.exp2(lam_a_end - lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a)
+        until_ring.index(stage).store(until)
+        kept_ring.index(stage).store(kept)
+        since_ring.index(stage).store(since)
+        lam_a_ring.index(stage).store(lam_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def o2_backward_joined_3_roles(
+    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
+    du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dH. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    du_1_p_2 = du_1_p + (b * du_1_b + h // du_1_g * du_1_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    u_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    q_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    du_1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    du_out_tile = room(du_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (o2_backward_joined_3_consumer, (
+                dH_first, du_out, T, H, tile, sh, h, b, begin, stop, count, chunk_ready, chunk_empty, prepared_ready,
+                prepared_empty, dy_ring, matrix2_ring, u_ring, until_ring, kept_ring, q_ring, du_1_ring, since_ring,
+                du_out_tile, D, block_d, block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o2_backward_joined_3_preparer, (
+                count, chunk_ready, chunk_empty, q_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix2_ring,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o2_backward_joined_3_loader, (
+                dy_t, lam_sums, u_t, du_1_t, q_t, T, tile, begin, stop, bh, count, dy_p_2, u_p_2, du_1_p_2, q_p_2, chunk_ready,
+                chunk_empty, dy_ring, u_ring, q_ring, du_1_ring, until_ring, kept_ring, since_ring, lam_a_ring, D, block_d,
+                block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_o2_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+    """Gradients, by sweeps with their prologues."""
+    q = steps(given["q"])
+    u = steps(given["u"])
+    lam = steps(given["lam"])
+    lam_0 = given["lam_0"]
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
+    lam_0 = with_heads(lam_0, H)
+    D = q.shape[-1]
+    config = choose(some.dtype, (D,), "1ec5c073ad001c32")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    H__first = whole(states.get("H"))
+    if H__first is None:
+        H__first = whole(
+            spread(
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                (layout.sequences, H, D, D), some,
+            )
+        )
+    dH_first = dH_starts = whole(final_cotangents.get("H"))
+    H__starts = saved["H starts"] if segments > 1 else H__first
+    dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
+    if "lam_sums" in saved:
+        lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
+    else:
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
+    lam_extents = None
+    if needs & {"lam", "q"}:
+        own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    dy = aligned(dy)
+    if needs & {"lam", "q"}:
+        dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        H_in_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        H__last = (
+            some.new_empty((layout.sequences * segments, H, D, D), dtype=torch.float32)
+            if dH_first is not None
+            else None
+        )
+        sweep = config.sweep(
+            D, config.padded(D) * (dy.element_size() + u.element_size()), lam_sums.element_size(),
+            q.element_size() + u.element_size(),
+        )
+        launch_joined_light(
+            config, o2_backward_joined_1_roles, ("D", "block_d", "D", "block_d_kept"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            H__starts, H__last, lam_sums, lam_rests, q, *strides(q, H), dy, *strides(dy, H), H_in_late_, u, *strides(u, H),
+            matrix1, dq_0, own1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    matrix1 = None
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        H_out_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        dH_last = (
+            some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+        )
+        sweep = config.sweep(
+            D, config.padded(D) * (u.element_size() + dy.element_size()), lam_sums.element_size(),
+            u.element_size() + q.element_size(),
+        )
+        launch_joined_slight(
+            config, o2_backward_joined_2_roles, ("D", "block_d", "D", "block_d_kept"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, q, *strides(q, H), du_1,
+            dy, *strides(dy, H),
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    if needs & {"lam"}:
+        H__at_ends = pair(H__last, dH_starts, (-2, -1))
+    H__last = None
+    if needs & {"u"}:
+        du = some.new_empty((B, T, H, D), dtype=some.dtype)
+        sweep = config.sweep(
+            D, config.padded(D) * (u.element_size() + q.element_size()), lam_sums.element_size(),
+            dy.element_size() + du_1.element_size(),
+        )
+        launch_joined_slight(
+            config, o2_backward_joined_3_roles, ("D", "block_d", "D", "block_d_kept"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            dH_starts, dy, *strides(dy, H), lam_sums, lam_rests, u, *strides(u, H), du_1, *strides(du_1, H), du,
+            q, *strides(q, H),
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    du_1 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__state_adjoint = boundary_sums(
@@ -1943,7 +2850,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "f0d2bb8809ea9571")
+    config = choose(some.dtype, (D,), "c292a16b0d60754f")
     config = with_roles(config, D, x, u)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -2519,7 +3426,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "f0d2bb8809ea9571")
+    config = choose(some.dtype, (D,), "c292a16b0d60754f")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2533,6 +3440,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     dH_first = dH_starts = whole(final_cotangents.get("H"))
     H__starts = saved["H starts"] if segments > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
+    if segments == 1 and may_join(config, D, q, u, x):
+        return triton_o3_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
@@ -2658,6 +3567,908 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
+    gradients, initial = {}, {}
+    if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
+        H__state_adjoint = boundary_sums(
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_, own_late=own1,
+            out_late=H_out_late_,
+        )
+    H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
+    if needs & {"x"}:
+        dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
+        launch(
+            o3_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            dy, *strides(dy, H), *((dx_0, *strides(dx_0, H)) if "x" in needs else (None, 0, 0, 0, 1)), dx,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
+        )
+    dx_0 = None
+    if "q" in needs:
+        gradients["q"] = spread(dy.float(), (B, T, H, D), some).to(some.dtype).to(given["q"].dtype)
+    if "u" in needs:
+        gradients["u"] = du.to(given["u"].dtype)
+    du = None
+    if "lam" in needs:
+        gradients["lam"] = spread(H__state_adjoint, (B, T, H), some).to(given["lam"].dtype)
+    if "lam_0" in needs:
+        gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
+    if "x" in needs:
+        gradients["x"] = dx.to(given["x"].dtype)
+    dx = None
+    if "lam_0" in needs and states.get("H") is None:
+        t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
+        t2 = t1.sum(-1)
+        gradients["lam_0"] += spread(t2, (layout.sequences, H), some).sum(0)
+    if "H" in needs:
+        initial["H"] = dH_last
+    dH_last = None
+    return gradients, initial
+
+
+@gluon.jit
+def o3_backward_joined_1_consumer(
+    H__first, H__last, H_in_late__out, dx_0_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready, chunk_empty,
+    dy_ring, u_2_ring, until_ring, x_2_ring, since_ring, prepared_ready, prepared_empty, matrix1_made_ring, kept_ring,
+    u_ring, dx_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    dx_0_out_tile_tiles = tma.make_tensor_descriptor(
+        dx_0_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
+        swizzled(block_d_kept, dx_0_out.dtype.element_ty),
+    )
+    H__2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            H__first
+            + sh * D * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None], other=0.0,
+        )
+        if H__first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            t0 = begin + gl.cast(n, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = H__2.to(gl.float32)
+            first_3 = x.to(DT)
+            product_2_left_made = first_3.to(DT)
+            product_2_left = gl.convert_layout(product_2_left_made, left1)
+            product_2 = begun(product_2_left, dy_ring.index(stage).slice(within * C, C).permute((1, 0)), tile2)  # dy H
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            product_3_left_made = rest.to(DT)
+            product_3_left = gl.convert_layout(product_3_left_made, left1)
+            product_3 = warpgroup_mma(
+                product_3_left, dy_ring.index(stage).slice(within * C, C).permute((1, 0)), product_2, is_async=True
+            )
+            u_each = u_2_ring.index(stage).slice(within * C, C).permute((1, 0)).load(left2)
+            H__after_left = (
+                until_ring.index(stage).slice(within * C, C).load(left2_columns)[None, :] * u_each.to(gl.float32)
+            ).to(DT)
+            product_3 = warpgroup_mma_wait(0, deps=(product_3,))
+            x_each = x_2_ring.index(stage).slice(within * C, C).permute((1, 0)).load(tile2)
+            H_in_late__out_summed = (
+                -since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * x_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * product_3
+            store_tile_sums(
+                H_in_late__out + (bh * gl.cdiv(D, block_d_kept) + tile) * WARPS * T + t0, H_in_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            read_onto = since_ring.index(stage).slice(within * C, C).load(tile2_columns)[None, :] * product_3
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            read = warpgroup_mma(
+                u_2_ring.index(stage).slice(within * C, C).permute((1, 0)),
+                matrix1_made_ring.index(turn % 2).slice(within * C, C).permute((1, 0)), read_onto, is_async=True,
+            )  # ... + matrix1 u
+            H__after_onto = kept_ring.index(stage).slice(within * C, 1).load(tile1_rows)[:, None] * H__2
+            H__after = warpgroup_mma(
+                H__after_left, u_ring.index(stage).slice(within * C, C), H__after_onto, is_async=True
+            )  # ... + u^T diag(until) u
+            read = warpgroup_mma_wait(1, deps=(read,))
+            dx_0_out_made = -read
+            tma.store_wait(0)
+            dx_0_out_tile.permute((1, 0)).store(dx_0_out_made.to(dx_0_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dx_0_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], dx_0_out_tile)
+            H__after = warpgroup_mma_wait(0, deps=(H__after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            H__2 = H__after
+    if H__last is not None:
+        gl.store(
+            H__last
+            + sh * D * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None], H__2,
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None],
+        )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o3_backward_joined_1_preparer(
+    matrix1, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring, u_ring, x_ring,
+    lam_a_ring, matrix1_made_ring, prepared_ready, prepared_empty, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        c = n + first_2
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dy_u = begun(dy_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # dy u^T
+        x_u = begun(x_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # x u^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        dy_u = warpgroup_mma_wait(1, deps=(dy_u,))
+        dy_u_moved = on_diagonal(dy_u, TOGETHER, blocks1)
+        matrix1_made = m * dy_u_moved  # (dy u^T) . m
+        store_matrices(matrix1 + bh * chunks * C * C + c * C * C, matrix1_made, stop - t0)
+        x_u = warpgroup_mma_wait(0, deps=(x_u,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        x_u_moved = on_diagonal(x_u, TOGETHER, blocks1)
+        pairs = -(
+            m
+            * dy_u_moved
+            * gl.where(
+                gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+                > gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :], 1.0, 0.0,
+            )
+            * x_u_moved
+        )  # -[i > j] . (x u^T) . (dy u^T) . m
+        store_sums_of_rows(own1_out + bh * 3 * T + t0, pairs, stop - t0)
+        store_sums_of_columns(own1_out + (bh * 3 + 1) * T + t0, pairs, T, stop - t0, 2)
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix1_made_rounded = matrix1_made.to(DT)
+        matrix1_made_ring.index(turn % 2).store(gl.reshape(matrix1_made_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def o3_backward_joined_1_loader(
+    lam_sums, x_t, dy_t, u_t, T, tile, begin, stop, bh, count, x_p_2, dy_p_2, u_p_2, chunk_ready, chunk_empty, dy_ring,
+    u_2_ring, u_ring, x_2_ring, x_ring, until_ring, since_ring, kept_ring, lam_a_ring, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    dy_tiles = tma.make_tensor_descriptor(dy_p_2, [stop, D], [dy_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    u_2_tiles = tma.make_tensor_descriptor(
+        u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    x_2_tiles = tma.make_tensor_descriptor(
+        x_p_2, [stop, D], [x_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, D], [x_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER
+        t0 = begin + gl.cast(n, gl.int64) * C
+        t0_each = begin + gl.cast((n + gl.arange(0, TOGETHER * C, layout=each) // C), gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            dy_tiles.block_type.nbytes
+            + u_2_tiles.block_type.nbytes
+            + u_tiles.block_type.nbytes
+            + x_2_tiles.block_type.nbytes
+            + x_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), 0], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(u_2_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, u_2_ring.index(stage))
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), 0], ready, u_ring.index(stage))
+        tma.async_copy_global_to_shared(x_2_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, x_2_ring.index(stage))
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), 0], ready, x_ring.index(stage))
+        since = gl.exp2(lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a_end - lam_a)
+        until_ring.index(stage).store(until)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        lam_a_ring.index(stage).store(lam_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def o3_backward_joined_1_roles(
+    H__first, H__last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out,
+    u_p, u_b, u_t, u_h, u_g, matrix1, dx_0_out, own1_out,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep forwards in time, which carries a tile of H. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    u_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    matrix1_made_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    u_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    x_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dx_0_out_tile = room(dx_0_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (o3_backward_joined_1_consumer, (
+                H__first, H__last, H_in_late__out, dx_0_out, T, H, tile, sh, h, b, begin, stop, bh, count, chunk_ready,
+                chunk_empty, dy_ring, u_2_ring, until_ring, x_2_ring, since_ring, prepared_ready, prepared_empty,
+                matrix1_made_ring, kept_ring, u_ring, dx_0_out_tile, D, block_d, block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o3_backward_joined_1_preparer, (
+                matrix1, own1_out, T, chunks, begin, stop, first_2, bh, count, chunk_ready, chunk_empty, dy_ring, u_ring,
+                x_ring, lam_a_ring, matrix1_made_ring, prepared_ready, prepared_empty, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o3_backward_joined_1_loader, (
+                lam_sums, x_t, dy_t, u_t, T, tile, begin, stop, bh, count, x_p_2, dy_p_2, u_p_2, chunk_ready, chunk_empty,
+                dy_ring, u_2_ring, u_ring, x_2_ring, x_ring, until_ring, since_ring, kept_ring, lam_a_ring, D, block_d,
+                block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def o3_backward_joined_2_consumer(
+    dH_first, dH_last, H_out_late__out, du_1_out, T, H, segments, tile, sh, h, b, segment, begin, stop, bh, count,
+    chunk_ready, chunk_empty, u_ring, prepared_ready, prepared_empty, x_ring, matrix1_ring, until_ring, u_2_ring,
+    since_ring, kept_ring, dy_ring, du_1_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    du_1_out_tile_tiles = tma.make_tensor_descriptor(
+        du_1_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
+        swizzled(block_d_kept, du_1_out.dtype.element_ty),
+    )
+    dH_2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            dH_first
+            + sh * D * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None],
+            mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+            & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None], other=0.0,
+        )
+        if dH_first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            x = dH_2.to(gl.float32)
+            first_3 = x.to(DT)
+            u2_dH_2_left_made = first_3.to(DT)
+            u2_dH_2_left = gl.convert_layout(u2_dH_2_left_made, left1)
+            u2_dH_2 = begun(
+                u2_dH_2_left, u_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # u dH
+            rest = (x - first_3.to(gl.float32)).to(DT)
+            u2_dH_3_left_made = rest.to(DT)
+            u2_dH_3_left = gl.convert_layout(u2_dH_3_left_made, left1)
+            u2_dH_3 = warpgroup_mma(
+                u2_dH_3_left, u_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), u2_dH_2,
+                is_async=True,
+            )
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix1_x = begun(
+                x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix1_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), tile2,
+            )  # matrix1 x
+            x_each = x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            dH_after_left = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * x_each.to(gl.float32)
+            ).to(DT)
+            u2_dH_3 = warpgroup_mma_wait(1, deps=(u2_dH_3,))
+            u_each = u_2_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            H_out_late__out_summed = (
+                -since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :]
+                * u_each.to(gl.float32)
+            ).to(DT).to(gl.float32) * u2_dH_3
+            store_tile_sums(
+                H_out_late__out + (bh * gl.cdiv(D, block_d_kept) + tile) * WARPS * T + t0, H_out_late__out_summed, T,
+                last + 1, WARPS,
+            )
+            dH_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dH_2
+            )
+            dH_after = warpgroup_mma(
+                dH_after_left, dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dH_after_onto, is_async=True
+            )  # ... + -dy^T diag(until) x
+            matrix1_x = warpgroup_mma_wait(1, deps=(matrix1_x,))
+            du_1 = (-matrix1_x) + (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * u2_dH_3
+            )  # diag(since) u dH - matrix1 x
+            tma.store_wait(0)
+            du_1_out_tile.permute((1, 0)).store(du_1.to(du_1_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(du_1_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], du_1_out_tile)
+            dH_after = warpgroup_mma_wait(0, deps=(dH_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dH_2 = dH_after
+    if dH_last is not None:
+        if segment == 0:
+            gl.store(
+                dH_last
+                + (sh // H // segments * H + h) * D * D
+                + gl.arange(0, block_d, layout=tile1_columns)[None, :] * D
+                + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None], dH_2,
+                mask=(gl.arange(0, block_d, layout=tile1_columns) < D)[None, :]
+                & ((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o3_backward_joined_2_preparer(
+    count, chunk_ready, chunk_empty, dy_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix1_ring,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        dy_u = begun(dy_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # dy u^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        dy_u = warpgroup_mma_wait(0, deps=(dy_u,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        dy_u_moved = on_diagonal(dy_u, TOGETHER, blocks1)
+        matrix1 = m * dy_u_moved  # (dy u^T) . m
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix1_rounded = matrix1.to(DT)
+        matrix1_ring.index(turn % 2).store(gl.reshape(matrix1_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def o3_backward_joined_2_loader(
+    u_t, lam_sums, x_t, dy_t, T, tile, begin, stop, bh, count, u_p_2, x_p_2, dy_p_2, chunk_ready, chunk_empty, u_ring,
+    x_ring, dy_ring, u_2_ring, until_ring, since_ring, kept_ring, lam_a_ring, D: gl.constexpr, block_d: gl.constexpr,
+    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    x_tiles = tma.make_tensor_descriptor(
+        x_p_2, [stop, D], [x_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    dy_tiles = tma.make_tensor_descriptor(dy_p_2, [stop, D], [dy_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    u_2_tiles = tma.make_tensor_descriptor(
+        u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            u_tiles.block_type.nbytes
+            + x_tiles.block_type.nbytes
+            + dy_tiles.block_type.nbytes
+            + u_2_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), 0], ready, u_ring.index(stage))
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), 0], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(u_2_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, u_2_ring.index(stage))
+        since = gl.exp2(lam_a_end - lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a)
+        until_ring.index(stage).store(until)
+        since_ring.index(stage).store(since)
+        kept_ring.index(stage).store(kept)
+        lam_a_ring.index(stage).store(lam_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def o3_backward_joined_2_roles(
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out, x_p, x_b, x_t, x_h, x_g,
+    du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dH. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    u_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    matrix1_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    u_2_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    du_1_out_tile = room(du_1_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (o3_backward_joined_2_consumer, (
+                dH_first, dH_last, H_out_late__out, du_1_out, T, H, segments, tile, sh, h, b, segment, begin, stop, bh, count,
+                chunk_ready, chunk_empty, u_ring, prepared_ready, prepared_empty, x_ring, matrix1_ring, until_ring, u_2_ring,
+                since_ring, kept_ring, dy_ring, du_1_out_tile, D, block_d, block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o3_backward_joined_2_preparer, (
+                count, chunk_ready, chunk_empty, dy_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix1_ring,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o3_backward_joined_2_loader, (
+                u_t, lam_sums, x_t, dy_t, T, tile, begin, stop, bh, count, u_p_2, x_p_2, dy_p_2, chunk_ready, chunk_empty,
+                u_ring, x_ring, dy_ring, u_2_ring, until_ring, since_ring, kept_ring, lam_a_ring, D, block_d, block_d_kept,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+@gluon.jit
+def o3_backward_joined_3_consumer(
+    dH_first, du_out, T, H, tile, sh, h, b, begin, stop, count, chunk_ready, chunk_empty, prepared_ready,
+    prepared_empty, dy_ring, matrix2_ring, u_ring, until_ring, kept_ring, x_ring, du_1_ring, since_ring, du_out_tile,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
+    tile2: gl.constexpr = accumulator(block_d_kept, C, WARPS)
+    left2: gl.constexpr = gl.DotOperandLayout(
+        operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
+    )
+    tile1_rows: gl.constexpr = gl.SliceLayout(1, tile1)
+    tile1_columns: gl.constexpr = gl.SliceLayout(0, tile1)
+    left2_columns: gl.constexpr = gl.SliceLayout(0, left2)
+    tile2_columns: gl.constexpr = gl.SliceLayout(0, tile2)
+    du_out_tile_tiles = tma.make_tensor_descriptor(
+        du_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
+        swizzled(block_d_kept, du_out.dtype.element_ty),
+    )
+    dH_2 = (
+        gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            dH_first
+            + sh * D * D
+            + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows))[:, None] * D
+            + gl.arange(0, block_d, layout=tile1_columns)[None, :],
+            mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=tile1_rows)) < D)[:, None]
+            & (gl.arange(0, block_d, layout=tile1_columns) < D)[None, :], other=0.0,
+        )
+        if dH_first is not None
+        else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
+    )
+    dH_2_operand = gl.convert_layout(dH_2.to(DT), left1)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        for within in gl.static_range(TOGETHER):
+            n = turn * TOGETHER + within
+            c = count - 1 - n
+            t0 = begin + gl.cast(c, gl.int64) * C
+            if within == 0:
+                mbarrier.wait(chunk_ready.index(stage), phase)
+            if within == 0:
+                mbarrier.wait(prepared_ready.index(turn % 2), (turn // 2 & 1))
+            matrix2_dy = begun(
+                dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)),
+                matrix2_ring.index(turn % 2).slice((TOGETHER - 1 - within) * C, C), tile2,
+            )  # matrix2 dy
+            u_dH_2 = begun(
+                dH_2_operand, u_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)), tile2
+            )  # u dH^T
+            dy_each = dy_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(left2)
+            dH_after_left = (
+                -until_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(left2_columns)[None, :]
+                * dy_each.to(gl.float32)
+            ).to(DT)
+            matrix2_dy = warpgroup_mma_wait(1, deps=(matrix2_dy,))
+            dH_after_onto = (
+                kept_ring.index(stage).slice((TOGETHER - 1 - within) * C, 1).load(tile1_rows)[:, None] * dH_2
+            )
+            u_dH_2 = warpgroup_mma_wait(0, deps=(u_dH_2,))
+            dH_after = warpgroup_mma(
+                dH_after_left, x_ring.index(stage).slice((TOGETHER - 1 - within) * C, C), dH_after_onto, is_async=True
+            )  # ... + -x^T diag(until) dy
+            du_1_each = du_1_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).permute((1, 0)).load(tile2)
+            read = (-matrix2_dy) + (
+                since_ring.index(stage).slice((TOGETHER - 1 - within) * C, C).load(tile2_columns)[None, :] * u_dH_2
+            )  # diag(since) u dH^T - matrix2 dy
+            du_out_made = du_1_each.to(gl.float32) + read
+            tma.store_wait(0)
+            du_out_tile.permute((1, 0)).store(du_out_made.to(du_out_tile.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(du_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], du_out_tile)
+            dH_after = warpgroup_mma_wait(0, deps=(dH_after,))
+            if within == TOGETHER - 1:
+                mbarrier.arrive(chunk_empty.index(stage), count=1)
+            if within == TOGETHER - 1:
+                mbarrier.arrive(prepared_empty.index(turn % 2), count=1)
+            dH_2 = dH_after
+            dH_2_operand = gl.convert_layout(dH_2.to(DT), left1)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def o3_backward_joined_3_preparer(
+    count, chunk_ready, chunk_empty, x_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix2_ring,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(TOGETHER * C, TOGETHER * C, 4)
+    blocks1: gl.constexpr = small_products(TOGETHER, 4)
+    blocks1_rows: gl.constexpr = gl.SliceLayout(2, blocks1)
+    blocks1_rows_alone: gl.constexpr = gl.SliceLayout(0, blocks1_rows)
+    blocks1_columns: gl.constexpr = gl.SliceLayout(1, blocks1)
+    blocks1_columns_alone: gl.constexpr = gl.SliceLayout(0, blocks1_columns)
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        x_u = begun(x_ring.index(stage), u_ring.index(stage).permute((1, 0)), tile1)  # x u^T
+        seen = (
+            gl.arange(0, C, layout=blocks1_rows_alone)[None, :, None]
+            >= gl.arange(0, C, layout=blocks1_columns_alone)[None, None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_rows)[:, :, None]
+            - lam_a_ring.index(stage).reshape([TOGETHER, C]).load(blocks1_columns)[:, None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        x_u = warpgroup_mma_wait(0, deps=(x_u,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        x_u_moved = on_diagonal(x_u, TOGETHER, blocks1)
+        matrix2 = m * x_u_moved  # (x u^T) . m
+        mbarrier.wait(prepared_empty.index(turn % 2), (turn // 2 & 1) ^ 1)
+        matrix2_rounded = matrix2.to(DT)
+        matrix2_ring.index(turn % 2).store(gl.reshape(matrix2_rounded, [TOGETHER * C, C]))
+        fence_async_shared()
+        mbarrier.arrive(prepared_ready.index(turn % 2), count=1)
+
+
+@gluon.jit
+def o3_backward_joined_3_loader(
+    dy_t, lam_sums, u_t, du_1_t, x_t, T, tile, begin, stop, bh, count, dy_p_2, u_p_2, du_1_p_2, x_p_2, chunk_ready,
+    chunk_empty, dy_ring, u_ring, x_ring, du_1_ring, until_ring, kept_ring, since_ring, lam_a_ring, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr, TOGETHER: gl.constexpr,
+):
+    each: gl.constexpr = gl.BlockedLayout([TOGETHER * C // 32], [32], [1], [0])
+    dy_tiles = tma.make_tensor_descriptor(
+        dy_p_2, [stop, D], [dy_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    u_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, D], [x_t, 1], [TOGETHER * C, block_d], swizzled(block_d, DT))
+    du_1_tiles = tma.make_tensor_descriptor(
+        du_1_p_2, [stop, D], [du_1_t, 1], [TOGETHER * C, block_d_kept], swizzled(block_d_kept, DT)
+    )
+    for turn in range(gl.cdiv(count, TOGETHER)):
+        stage = turn % STAGES
+        phase = turn // STAGES & 1
+        n = turn * TOGETHER + TOGETHER - 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        c_each = count - 1 - (n - gl.arange(0, TOGETHER * C, layout=each) // C)
+        t0_each = begin + gl.cast(c_each, gl.int64) * C
+        last_each = gl.minimum(stop - t0_each, C).to(gl.int32) - 1
+        at_each = bh * T + t0_each
+        lam_a = gl.where(
+            t0_each < stop,
+            gl.load(lam_sums + at_each + gl.minimum((gl.arange(0, TOGETHER * C, layout=each) % C), last_each)), 0.0,
+        )
+        lam_a_end = gl.where(t0_each < stop, gl.load(lam_sums + at_each + last_each), 0.0)
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            dy_tiles.block_type.nbytes
+            + u_tiles.block_type.nbytes
+            + x_tiles.block_type.nbytes
+            + du_1_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(dy_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, dy_ring.index(stage))
+        tma.async_copy_global_to_shared(u_tiles, [t0.to(gl.int32), 0], ready, u_ring.index(stage))
+        tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), 0], ready, x_ring.index(stage))
+        tma.async_copy_global_to_shared(
+            du_1_tiles, [t0.to(gl.int32), tile * block_d_kept], ready, du_1_ring.index(stage)
+        )
+        since = gl.exp2(lam_a_end - lam_a)
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a)
+        until_ring.index(stage).store(until)
+        kept_ring.index(stage).store(kept)
+        since_ring.index(stage).store(since)
+        lam_a_ring.index(stage).store(lam_a)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def o3_backward_joined_3_roles(
+    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
+    du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, x_p, x_b, x_t, x_h, x_g,
+    T, H, chunks, starts, segments, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr,
+    DT: gl.constexpr,
+    TOGETHER: gl.constexpr, PREPARER_REGISTERS: gl.constexpr, LOADER_REGISTERS: gl.constexpr,
+):
+    """An inter-chunk sweep backwards in time, which carries a tile of dH. Its warps have roles: consumer, preparer, loader."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
+    sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
+    h = sh % H
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    bh = b * H + h
+    count = (gl.cdiv(gl.maximum(stop - begin, 0), C * TOGETHER) * TOGETHER).to(gl.int32)
+    dy_p_2 = dy_p + (b * dy_b + h // dy_g * dy_h)
+    u_p_2 = u_p + (b * u_b + h // u_g * u_h)
+    du_1_p_2 = du_1_p + (b * du_1_b + h // du_1_g * du_1_h)
+    x_p_2 = x_p + (b * x_b + h // x_g * x_h)
+    dy_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    matrix2_ring = ring_of_tiles(DT, 2, TOGETHER * C, C)
+    u_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    until_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    x_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d)
+    kept_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    du_1_ring = ring_of_tiles(DT, STAGES, TOGETHER * C, block_d_kept)
+    since_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    lam_a_ring = ring_of_numbers(STAGES, TOGETHER * C)
+    du_out_tile = room(du_out.dtype.element_ty, C, block_d_kept)
+    chunk_ready, chunk_empty = barriers(STAGES, 2, 2)
+    prepared_ready, prepared_empty = barriers(2, 1, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (o3_backward_joined_3_consumer, (
+                dH_first, du_out, T, H, tile, sh, h, b, begin, stop, count, chunk_ready, chunk_empty, prepared_ready,
+                prepared_empty, dy_ring, matrix2_ring, u_ring, until_ring, kept_ring, x_ring, du_1_ring, since_ring,
+                du_out_tile, D, block_d, block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o3_backward_joined_3_preparer, (
+                count, chunk_ready, chunk_empty, x_ring, u_ring, lam_a_ring, prepared_ready, prepared_empty, matrix2_ring,
+                WARPS, STAGES, C, DT, TOGETHER,
+            )),
+            (o3_backward_joined_3_loader, (
+                dy_t, lam_sums, u_t, du_1_t, x_t, T, tile, begin, stop, bh, count, dy_p_2, u_p_2, du_1_p_2, x_p_2, chunk_ready,
+                chunk_empty, dy_ring, u_ring, x_ring, du_1_ring, until_ring, kept_ring, since_ring, lam_a_ring, D, block_d,
+                block_d_kept, WARPS, STAGES, C, DT, TOGETHER,
+            )),
+        ], [4, 1], [PREPARER_REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def triton_o3_backward_joined(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+    """Gradients, by sweeps with their prologues."""
+    q = steps(given["q"])
+    u = steps(given["u"])
+    lam = steps(given["lam"])
+    lam_0 = given["lam_0"]
+    x = steps(given["x"])
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
+    lam_0 = with_heads(lam_0, H)
+    D = q.shape[-1]
+    config = choose(some.dtype, (D,), "c292a16b0d60754f")
+    config = joined_config(config)
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
+    H__first = whole(states.get("H"))
+    if H__first is None:
+        H__first = whole(
+            spread(
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                (layout.sequences, H, D, D), some,
+            )
+        )
+    dH_first = dH_starts = whole(final_cotangents.get("H"))
+    H__starts = saved["H starts"] if segments > 1 else H__first
+    dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
+    if "lam_sums" in saved:
+        lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
+    else:
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
+    lam_extents = None
+    if needs & {"lam", "x"}:
+        own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    dy = aligned(dy)
+    if needs & {"lam", "x"}:
+        dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        H_in_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        H__last = (
+            some.new_empty((layout.sequences * segments, H, D, D), dtype=torch.float32)
+            if dH_first is not None
+            else None
+        )
+        sweep = config.sweep(
+            D, config.padded(D) * (dy.element_size() + u.element_size()), lam_sums.element_size(),
+            x.element_size() + u.element_size(),
+        )
+        launch_joined_light(
+            config, o3_backward_joined_1_roles, ("D", "block_d", "D", "block_d_kept"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            H__starts, H__last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), H_in_late_, u, *strides(u, H),
+            matrix1, dx_0, own1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    matrix1 = None
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        H_out_late_ = some.new_empty(
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
+        )
+        dH_last = (
+            some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+        )
+        sweep = config.sweep(
+            D, config.padded(D) * (u.element_size() + dy.element_size()), lam_sums.element_size(),
+            u.element_size() + x.element_size(),
+        )
+        launch_joined_slight(
+            config, o3_backward_joined_2_roles, ("D", "block_d", "D", "block_d_kept"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, x, *strides(x, H), du_1,
+            dy, *strides(dy, H),
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    if needs & {"lam"}:
+        H__at_ends = pair(H__last, dH_starts, (-2, -1))
+    H__last = None
+    if needs & {"u"}:
+        du = some.new_empty((B, T, H, D), dtype=some.dtype)
+        sweep = config.sweep(
+            D, config.padded(D) * (u.element_size() + x.element_size()), lam_sums.element_size(),
+            dy.element_size() + du_1.element_size(),
+        )
+        launch_joined_slight(
+            config, o3_backward_joined_3_roles, ("D", "block_d", "D", "block_d_kept"),
+            (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            dH_starts, dy, *strides(dy, H), lam_sums, lam_rests, u, *strides(u, H), du_1, *strides(du_1, H), du,
+            x, *strides(x, H),
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        )
+    du_1 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__state_adjoint = boundary_sums(

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import joined_roles
 
-ALL = {"forward": (joined_roles.FORWARD,), "both": (joined_roles.FORWARD, *joined_roles.BACKWARD)}
+ALL = {"forward": (joined_roles.FORWARD,), "both": (joined_roles.FORWARD, *joined_roles.BACKWARD, joined_roles.LOADED)}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_larger_errors_are_said(error):
 
 def test_a_kernel_that_was_not_launched_is_said():
     said = joined_roles.complaints(found(launched=False))
-    assert said[0] == "delta_rule S1: forward_joined_roles was not launched" and len(said) == 4
+    assert said[0] == "delta_rule S1: forward_joined_roles was not launched" and len(said) == 5
 
 
 def test_passes_that_have_no_such_kernels_are_not_asked_for_them(monkeypatch):

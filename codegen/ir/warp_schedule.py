@@ -319,6 +319,11 @@ class Schedule:
     def buffer(self, name: str) -> Buffer | None:
         return next((x for x in self.buffers if x.name == name), None)
 
+    @property
+    def prepares(self) -> bool:
+        """Does a role make what needs no state, of all chunks of a stage at once?"""
+        return len(self.roles) > 2
+
     def barriers_of(self, ring: str) -> Barriers:
         return next(x for x in self.barriers if ring in x.rings)
 

@@ -67,6 +67,8 @@ __all__ = [
     "launch_joined",
     "launch_joined_heavy",
     "launch_joined_light",
+    "launch_joined_slight",
+    "launch_loaded_with_roles",
     "launch_with_roles",
     "may_join",
     "mbarrier",
@@ -93,8 +95,11 @@ FUSED_WARPS, FUSED_STAGES = 8, 2  # those of its consumer, and chunks under way 
 JOINED_STEPS, TOGETHER = 32, 2  # steps of a chunk where there is a preparer, and chunks of a stage, which has 64
 JOINED_STAGES, PREPARER, JOINED_LOADER = 3, 136, 40  # its stages, registers of a thread of these roles,
 HEAVY_PREPARER, HEAVY_LOADER = 152, 24  # where the preparer leaves something in memory as well,
-LIGHT_PREPARER, LIGHT_LOADER = 112, 24  # and where it inverts nothing; both load so many tiles
+LIGHT_PREPARER, LIGHT_LOADER = 112, 24  # where it inverts nothing,
+SLIGHT_PREPARER = 96  # and where it makes one product; these load so many tiles
 MANY_TILES = 2  # that there is room for these stages,
+LOADED = True  # do sweeps of such a pass that have no prologue take a loader too?
+LOADED_STAGES, LOADED_CHUNKS = 2, 2  # with so many stages, of so many chunks
 JOINED_MOST = {4: 168, 8: 128}  # and those that such a program begins with
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
@@ -247,6 +252,41 @@ def launch_joined_light(
 ) -> None:
     """The same for a kernel whose preparer inverts nothing, so that more registers are left for states."""
     _launch_joined(config, roles, words, grid, args, options, LIGHT_PREPARER, LIGHT_LOADER, MANY_TILES)
+
+
+def launch_joined_slight(
+    config: Config,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    *args: KernelArgument,
+    **options: KernelOption,
+) -> None:
+    """The same for a kernel whose preparer makes one product, and inverts nothing."""
+    _launch_joined(config, roles, words, grid, args, options, SLIGHT_PREPARER, LIGHT_LOADER, MANY_TILES)
+
+
+def launch_loaded_with_roles(
+    config: Config,
+    kernel: JITFunction,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    *args: KernelArgument,
+    **options: KernelOption,
+) -> None:
+    """Launch the kernel `roles`, which makes all reads of a sweep that has no prologue, or else the one without roles, which this
+    is the launch of. `words`: as `launch_joined` has them."""
+    if not LOADED or options.get("READ"):
+        launch(kernel, grid, *args, **options)
+        return
+    whole, whole_block, tiled, tile = words
+    block, wide, warps = shape_of(options[whole], options[tiled])  # type: ignore[arg-type]
+    programs = grid[0] // cdiv(options[tiled], options[tile]) * cdiv(options[tiled], wide)  # type: ignore[arg-type]
+    options = {n: x for n, x in options.items() if n != "num_stages"}
+    options |= {whole_block: block, tile: wide, "STAGES": LOADED_STAGES, "WARPS": warps, "TOGETHER": LOADED_CHUNKS}
+    options |= {"PRODUCTS": False, "LOADER_REGISTERS": LOADER, "maxnreg": MOST[warps]}
+    launch(roles, (programs,), *args, **options | {"num_warps": warps})
 
 
 def _launch_joined(

@@ -39,7 +39,7 @@ from .plan_passes.scale_reads import simplified
 from .plan_passes.value_placement import fuse
 from .segment_gate import gate_segments, makes_ends
 from .sweep_gate import gate_sweep
-from .warp_roles.gate import gate_fused_schedule, gate_joined_schedule, gate_schedule
+from .warp_roles.gate import gate_fused_schedule, gate_joined_schedule, gate_loaded_schedule, gate_schedule
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _sweeps(
         joined.append((*one, forward))
         forward.instead = (handed_over(forward, one[0]),)
     for host in (forward, *hosts, backward):
-        if host is backward and joined and (other := joined_if_any(c, plan, None, stem, forward.by_head)) is not None:
+        if host is backward and joins and (other := joined_if_any(c, plan, None, stem, forward.by_head)) is not None:
             joined.append((*other, backward))
             backward.instead = (handed_over(backward, other[0]),)
         function = host.function_ir()
@@ -173,7 +173,8 @@ def _sweeps(
 def _has_others(host: Host, other: Host) -> bool:
     """Are the kernels that a joined pass launches beside its own those of the pass that isn't joined?"""
     there = {k.name: k.function for k in other.kernels}
-    return all(there.get(k.name) == k.function for k in host.kernels if not (isinstance(k, Kernel) and k.roles))
+    joined = [k for k in host.kernels if isinstance(k, Kernel) and k.roles is not None and k.roles.prepares]
+    return all(there.get(k.name) == k.function for k in host.kernels if k not in joined)
 
 
 def _joined(host: JoinedSweeps, function: Function) -> list[WithRoles | Function]:
@@ -181,7 +182,7 @@ def _joined(host: JoinedSweeps, function: Function) -> list[WithRoles | Function
     found: list[WithRoles | Function] = []
     for k in host.joined:
         assert k.roles is not None
-        gate_joined_schedule(k, k.roles)
+        (gate_joined_schedule if k.roles.prepares else gate_loaded_schedule)(k, k.roles)
         found.append(WithRoles(k.function, k.roles))
     return [*found, function]
 

@@ -3,11 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ....ir.expr import dim_of
-from ....ir.launch_ir import Alloc, Call, Define, Expr, Function, If, Launch, Return, Set, Statement, Wanted, py, ref
+from ....ir.launch_ir import (
+    Alloc,
+    Call,
+    Define,
+    Expr,
+    For,
+    Function,
+    If,
+    Launch,
+    Return,
+    Set,
+    Statement,
+    Wanted,
+    py,
+    ref,
+)
 from ....ir.launch_ir import joined as listed
 from ....ir.warp_schedule import Schedule
 from ....printing.cannot_print import CannotPrint
@@ -17,6 +32,7 @@ from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
 from ..print.axis_names import size_name
 from ..warp_roles.joined import joined_kernel
+from ..warp_roles.loaded import schedule_of_loaded
 from ..warp_roles.prepared import schedule_of_joined
 from .launch_plan import Host
 from .sweep_launches import SweepLaunches
@@ -68,7 +84,20 @@ class JoinedSweeps(Host):
         if kernel is not None:
             self.kernels[there:] = [kernel, *(x for x in self.kernels[there:] if x not in pair)]
             made = self._in_one_launch(made, kernel, *pair)
+        elif self.backward and len(sweep.group) == 1 and pair:
+            made = self._with_a_loader(made, pair[-1])
         self.body += made
+
+    def _with_a_loader(self, made: list[Statement], sweep: Kernel) -> list[Statement]:
+        """Statements that launch a sweep which has no prologue, and may launch it with roles, if there are any for it."""
+        try:
+            if self._has_wide(sweep):
+                raise CannotPrint("operands of four bytes have no roles")
+            kernel = replace(sweep, roles=schedule_of_loaded(sweep))
+        except CannotPrint:
+            return made
+        self.kernels[self.kernels.index(sweep)] = kernel
+        return [_launched_otherwise(x, sweep.name, lambda y: self.launches.with_roles(y, kernel)) for x in made]
 
     def _one_kernel(self, k: int, prologue: Kernel, sweep: Kernel) -> Kernel | None:
         """A sweep's kernel with its prologue in it, if there are roles for it; there are none for each of several reads."""
@@ -131,6 +160,16 @@ class JoinedSweeps(Host):
 def _launches(x: Statement, *kernels: str) -> bool:
     """Does it launch one of these kernels?"""
     return isinstance(x, Wanted) and any(isinstance(y, Launch) and y.kernel in kernels for y in x.body)
+
+
+def _launched_otherwise(x: Statement, kernel: str, change: Callable[[Launch], Launch]) -> Statement:
+    """A statement in which the launches of a kernel are changed."""
+    match x:
+        case Launch() if x.kernel == kernel:
+            return change(x)
+        case Wanted() | For():
+            return replace(x, body=tuple(_launched_otherwise(y, kernel, change) for y in x.body))
+    return x
 
 
 def saved(s: Schedule) -> float:

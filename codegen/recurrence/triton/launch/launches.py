@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ....ir.expr import ROW, dim_of, leaf
 from ....ir.launch_ir import HEADS, NONE, STEPS, TILES, Define, Expr, For, Launch, Passed, Statement, joined, py, ref
-from ....ir.warp_schedule import Invert, Leave, Schedule
+from ....ir.warp_schedule import Invert, Leave, Product, Schedule
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, slow_path_name
 from ..plan_passes.hoist import Opened
@@ -43,11 +43,7 @@ class Launches:
             return [self._launched(kernel, ends, block, True), self._launched(kernel, ends, block, False)]
         launch = self._launched(kernel, ends, block)
         if kernel.roles is not None and kernel.tiled is not None and not ends:
-            (whole,) = (a for a in kernel.axes if a != kernel.tiled)
-            words = [w for a in (whole, kernel.tiled) for w in (size_name(dim_of(a)), block_name(a))]
-            launch = replace(launch, roles=tuple(words))
-            if kernel.roles.several:
-                launch = replace(launch, chooser=f"launch_joined{_registers(kernel.roles)}", alone=True)
+            launch = self.with_roles(launch, kernel)
         if kernel.roles is not None and kernel.whole:
             words = [w for a in kernel.axes for w in (size_name(dim_of(a)), block_name(a))]
             launch = replace(launch, roles=tuple(words), chooser="launch_fused_with_roles")
@@ -76,6 +72,18 @@ class Launches:
         tails, which = (["tails"], "tail") if kernel.tails else ([], "_")
         over = py("by_launch({})", joined([places, "sweep.programs", *tails]))
         return [*before, For((which, "ends", "linear"), over, (launch,), ("ends", "linear"))]
+
+    def with_roles(self, launch: Launch, kernel: Kernel) -> Launch:
+        """The launch of a sweep that has a kernel with roles: in its place, or where a call asks for it."""
+        assert kernel.roles is not None
+        (whole,) = (a for a in kernel.axes if a != kernel.tiled)
+        words = [w for a in (whole, kernel.tiled) if a is not None for w in (size_name(dim_of(a)), block_name(a))]
+        launch = replace(launch, roles=tuple(words))
+        if not kernel.roles.several:
+            return launch
+        if not kernel.roles.prepares:
+            return replace(launch, chooser="launch_loaded_with_roles")
+        return replace(launch, chooser=f"launch_joined{_registers(kernel.roles)}", alone=True)
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, small_range: bool | None = None) -> Launch:
         layout = "blocks" if block else "layout"
@@ -265,11 +273,13 @@ class Launches:
 
 
 def _registers(s: Schedule) -> str:
-    """Which of the functions that launch kernels with a preparer it is, by what this needs registers for: inverses, and what it
-    leaves in memory."""
+    """Which of the functions that launch kernels with a preparer it is, by what this needs registers for: inverses, several
+    products, and what it leaves in memory."""
     steps = [x for r in s.roles if r.together for x in r.steps]
     leaves, inverts = (any(isinstance(x, kind) for x in steps) for kind in (Leave, Invert))
-    return "_light" if not inverts else "_heavy" if leaves else ""
+    if not inverts:
+        return "_light" if sum(isinstance(x, Product) for x in steps) > 1 else "_slight"
+    return "_heavy" if leaves else ""
 
 
 def _places_of(a: Argument, kernel: Kernel) -> frozenset[str]:

@@ -41,8 +41,8 @@ IMPORTS = {
     ),
     "chunkform.runtime.chunk_kernels.warp_roles": (
         "accumulator barriers begun fence_async_shared gl gluon joined_config launch_fused_with_roles launch_joined "
-        "launch_joined_heavy launch_joined_light launch_with_roles may_join mbarrier ring_of_numbers ring_of_tiles room "
-        "swizzled tma warpgroup_mma warpgroup_mma_wait with_roles"
+        "launch_joined_heavy launch_joined_light launch_joined_slight launch_loaded_with_roles launch_with_roles may_join "
+        "mbarrier ring_of_numbers ring_of_tiles room swizzled tma warpgroup_mma warpgroup_mma_wait with_roles"
     ),
     "chunkform.runtime.op.signature": "OVERWRITE",
     "chunkform.runtime.chunk_kernels.reductions": "pair total",

@@ -141,3 +141,29 @@ class JoinedScheduled(Scheduled):
         env, sizes = super().env(self.prologue, at)
         made = {x.attrs[:2]: self.over(x, node, env, sizes) for x, node in o.matrices.items()}
         return super().env(p, at, {**(known or {}), **made})
+
+
+@in_field
+def gate_loaded_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
+    """Raises GateError where the roles of a sweep that loads its matrices don't leave what it is for."""
+    try:
+        for parts in (1, 2):
+            for n in range(orders):
+                memory = LoadedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), parts=parts)
+                memory.run(s)
+                memory.compare_all()
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass
+class LoadedScheduled(Scheduled):
+    """What the schedule of a sweep that loads its matrices is given, and what it leaves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.length = self.steps if self.parts == 1 else self.whole_chunks * self.chunk
+
+    @property
+    def whole_chunks(self) -> int:
+        return 2 * SEVERAL

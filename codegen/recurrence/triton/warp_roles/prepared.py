@@ -68,19 +68,11 @@ def schedule_of_joined(k: Kernel) -> Schedule:
 
     Raises CannotPrint: there are no roles for what it does.
     """
-    if not k.sweeps or k.tiled is None or k.whole or len(k.axes) != 2 or k.checkpoints:
-        raise CannotPrint("these roles are for sweeps over chunks with states of two axes")
-    missing = [a.name for a in k.arguments if a.role in ELSEWHERE]
-    s = straight(k.function, frozenset(missing))
-    loop, found = merged(s.loop)
-    if set(found) & set(s.carried):
-        raise CannotPrint("a state that is what something else is")
-    backwards = k.pieces[0].opened.direction < 0
-    states = frozenset[str]().union(*map(names_in, s.carried.values()))
-    loop = early_first(subtracted_first(loaded_once(loop), states), states)
-    parts = PreparedParts(k, replace(s, setup=_whole_stages(s.setup) if backwards else s.setup, loop=loop))
+    parts = PreparedParts(*parts_of(k))
     consumer = PreparedConsumer(parts)
     role = consumer.role()
+    if not parts.matrices:
+        raise CannotPrint("nothing needs no state: these roles are for less")
     preparer = Preparer(parts).role()
     if any(isinstance(x, Put) and x.place not in parts.rings for x in preparer.steps):
         raise CannotPrint("what is prepared for several chunks at once has one place")
@@ -95,8 +87,26 @@ def schedule_of_joined(k: Kernel) -> Schedule:
         parts.groups,
         (role, preparer, loader),
         several=True,
-        backwards=backwards,
+        backwards=backwards(k),
     )
+
+
+def parts_of(k: Kernel) -> tuple[Kernel, Straight]:
+    """A kernel, and its statements as roles take them."""
+    if not k.sweeps or k.tiled is None or k.whole or len(k.axes) != 2 or k.checkpoints:
+        raise CannotPrint("these roles are for sweeps over chunks with states of two axes")
+    missing = [a.name for a in k.arguments if a.role in ELSEWHERE]
+    s = straight(k.function, frozenset(missing))
+    loop, found = merged(s.loop)
+    if set(found) & set(s.carried):
+        raise CannotPrint("a state that is what something else is")
+    states = frozenset[str]().union(*map(names_in, s.carried.values()))
+    loop = early_first(subtracted_first(loaded_once(loop), states), states)
+    return k, replace(s, setup=_whole_stages(s.setup) if backwards(k) else s.setup, loop=loop)
+
+
+def backwards(k: Kernel) -> bool:
+    return k.pieces[0].opened.direction < 0
 
 
 def _whole_stages(setup: Body) -> Body:
@@ -235,12 +245,6 @@ class PreparedConsumer(Consumer):
         own = self.sweep.shapes.known[x.names[0]] != OVER_STEPS or self.sweep.with_states(x.value)
         return found if own else None
 
-    def role(self) -> Warps:
-        role = super().role()
-        if not self.sweep.matrices:
-            raise CannotPrint("nothing needs no state: these roles are for less")
-        return role
-
     def of_state(self, name: str) -> bool:
         """Is a product what a state becomes, or what that is added to?"""
         others = [w for w in self.products.values() if w.onto == Name(name)]
@@ -286,6 +290,8 @@ class PreparedConsumer(Consumer):
 
     def _release(self) -> None:
         super()._release()
+        if not self.sweep.matrices:
+            return
         last = max(n for n, x in enumerate(self.steps) if isinstance(x, Settle | Arrive))
         self.steps.insert(last + 1, Arrive(MATRICES, False))
 

@@ -1,5 +1,5 @@
-"""Schedules of sweeps that are joined with their prologues: their gate holds them, in any order of roles, and refuses whatever is
-left out, comes too early, or forgets that a stage may have chunks beyond the end."""
+"""Schedules of sweeps that are joined with their prologues, and of those beside them that have none: their gates hold them, in
+any order of roles, and refuse whatever is left out, comes too early, or forgets that a stage may have chunks beyond the end."""
 
 import functools
 from collections.abc import Iterator
@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 from shared.triton_errors import compiled
 
-from chunkform.codegen.ir.code import Call
+from chunkform.codegen.ir.code import Call, names_in
 from chunkform.codegen.ir.warp_schedule import (
     Arrive,
     Await,
     Fence,
+    Held,
     Invert,
     Make,
     Pass,
@@ -29,25 +30,29 @@ from chunkform.codegen.ir.warp_schedule import (
 )
 from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
-from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule
+from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule, gate_loaded_schedule
 from chunkform.errors import GateError
+from chunkform.runtime.chunk_kernels import warp_roles
 
 HAVE = ["gated_delta_rule", "delta_rule", "comba", "longhorn", "gradient_descent_squared"]
-HAVE_NONE = ["inverse_attention", "lightning_attention", "gated_linear_attention", "kimi_delta_attention", "oja"]
+HAVE_NONE = ["lightning_attention", "gated_linear_attention", "kimi_delta_attention"]
 Made = tuple[Kernel, Schedule]
 NUMBERS = [
     0,
     *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)),
 ]  # of the forward pass, and of the backward one
+LOADED = 3  # the last sweep of the backward pass, which loads all matrices
 
 
 @functools.cache
 def all_made(name: str) -> list[Made]:
-    """The kernels of sweeps that are joined with their prologues, and their schedules: first that of the forward pass."""
+    """The kernels with roles of passes in which sweeps are joined with their prologues, and their schedules: first that of the
+    forward pass."""
     found: list[Made] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: None)
-        patch.setattr(section, "gate_joined_schedule", lambda k, s: found.append((k, s)))
+        for gate in ("gate_joined_schedule", "gate_loaded_schedule"):
+            patch.setattr(section, gate, lambda k, s: found.append((k, s)))
         section._form.__wrapped__(compiled(name), True, None, None)
     return found
 
@@ -57,8 +62,9 @@ def joined(name: str, number: int = 0) -> Made:
 
 
 def refused(k: Kernel, s: Schedule) -> bool:
+    gate = gate_joined_schedule if s.prepares else gate_loaded_schedule
     try:
-        gate_joined_schedule(k, s, orders=1)
+        gate(k, s, orders=1)
     except GateError as why:
         assert k.name in str(why)
         return True
@@ -85,10 +91,20 @@ def role_of(s: Schedule, name: str) -> Role:
 @pytest.mark.parametrize("name", [*HAVE[:2], *(pytest.param(n, marks=pytest.mark.long) for n in HAVE[2:])])
 def test_roles_leave_what_the_program_says_in_many_orders(name: str) -> None:
     found = all_made(name)
-    assert [k.name for k, _ in found] == ["forward_joined", "backward_joined_1", "backward_joined_2"]
-    for k, s in found:
+    names = ["forward_joined", "backward_joined_1", "backward_joined_2", "backward_sweep_3"]
+    assert [k.name for k, _ in found] == names
+    for k, s in found[:LOADED]:
         assert [r.name for r in s.roles] == ["consumer", "preparer", "loader"]
         gate_joined_schedule(k, s, orders=4)
+    for k, s in found[LOADED:]:
+        assert [r.name for r in s.roles] == ["consumer", "loader"]
+        gate_loaded_schedule(k, s, orders=4)
+
+
+def test_a_backward_pass_has_roles_where_the_forward_pass_saves_too_little_for_them() -> None:
+    names = ["backward_joined_1", "backward_joined_2", "backward_sweep_3"]
+    assert [k.name for k, _ in all_made("inverse_attention")] == names
+    assert [k.name for k, _ in all_made("oja")] == ["backward_joined_2", "backward_joined_3"]
 
 
 @pytest.mark.parametrize("name", HAVE_NONE)
@@ -96,7 +112,7 @@ def test_others_have_no_such_kernel(name: str) -> None:
     assert all_made(name) == []
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", [*NUMBERS, LOADED])
 def test_each_step_is_needed(number: int) -> None:
     k, s = joined("gated_delta_rule", number)
     needless = [what for what, less in with_one_step_less(s) if not refused(k, less)]
@@ -192,12 +208,13 @@ def test_an_operand_is_made_anew_once_no_product_takes_it() -> None:
 def test_a_program_that_makes_what_others_store_has_its_axis_whole() -> None:
     """Else two of them would store to one place."""
     assert not joined("gated_delta_rule")[0].one_tile
-    assert all(k.one_tile for k, _ in all_made("gated_delta_rule")[1:] + all_made("delta_rule")[1:])
+    assert all(k.one_tile for n in ("gated_delta_rule", "delta_rule") for k, _ in all_made(n)[1:LOADED])
+    assert not joined("gated_delta_rule", LOADED)[0].one_tile
 
 
 def test_backwards_stages_come_last_first() -> None:
     """With as many chunks as fill stages; and what isn't backwards is as it was."""
-    assert [s.backwards for _, s in all_made("gated_delta_rule")] == [False, True, True]
+    assert [s.backwards for _, s in all_made("gated_delta_rule")] == [False, True, True, False]
     k, s = joined("gated_delta_rule", 1)
     assert refused(k, replace(s, setup=joined("gated_delta_rule")[1].setup))
 
@@ -209,6 +226,35 @@ def test_a_product_is_added_to_one_that_is_under_way() -> None:
     products = {x.name: x for x in each if isinstance(x, Product)}
     onto = [x.onto for x in products.values() if x.onto in products]
     assert len(onto) == 3 and not {x.name for x in each if isinstance(x, Settle)} & set(onto)
+
+
+def test_a_sweep_without_a_prologue_makes_operands_of_its_state_before_any_product() -> None:
+    """The assembler waits for all products before what one has just made is read."""
+    k, s = joined("gated_delta_rule", LOADED)
+    each = role_of(s, "consumer").each
+    first = next(n for n, x in enumerate(each) if isinstance(x, Product))
+    (state,) = (x.name for x in each if isinstance(x, Pass))
+    made = [x for x in each[:first] if isinstance(x, Make)]
+    of_state: set[str] = {state}
+    for x in made:
+        of_state |= {x.name} if names_in(x.value) & of_state else set()
+    lefts = [
+        x.left.name for x in each if isinstance(x, Product) and isinstance(x.left, Held) and x.left.name in of_state
+    ]
+    assert len(lefts) == 4 and len(set(lefts)) == 2
+    assert not [x for x in s.barriers if x.name == "prepared"] and s.barriers[0].readers == 1
+    assert refused(k, replace(s, barriers=(replace(s.barriers[0], readers=2),)))
+
+
+def test_a_launch_of_one_read_alone_is_without_roles() -> None:
+    text = triton_form(compiled("gated_delta_rule")).text
+    assert "launch_loaded_with_roles(" in text.split("for read, keeps, sweep in config.by_read(")[-1]
+    options = {"READ": 2}
+    launched = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warp_roles, "launch", lambda kernel, grid, *args, **more: launched.append((kernel, more)))
+        warp_roles.launch_loaded_with_roles(None, "plain", "roles", ("E", "block_e", "D", "block_d"), (8,), **options)
+    assert launched == [("plain", options)]
 
 
 def test_a_launch_may_not_want_what_a_backward_pass_uses() -> None:
