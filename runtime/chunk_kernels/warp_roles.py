@@ -99,7 +99,8 @@ LIGHT_PREPARER, LIGHT_LOADER = 112, 24  # where it inverts nothing,
 SLIGHT_PREPARER = 96  # and where it makes one product; these load so many tiles
 MANY_TILES = 2  # that there is room for these stages,
 LOADED = True  # do sweeps of such a pass that have no prologue take a loader too?
-LOADED_STAGES, LOADED_CHUNKS = 2, 2  # with so many stages, of so many chunks
+LOADED_STAGES, LOADED_CHUNKS = 2, 2  # with so many stages, of so many chunks,
+LOADED_LOADER = 40  # and registers of a thread of the loader
 JOINED_MOST = {4: 168, 8: 128}  # and those that such a program begins with
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
@@ -285,7 +286,7 @@ def launch_loaded_with_roles(
     programs = grid[0] // cdiv(options[tiled], options[tile]) * cdiv(options[tiled], wide)  # type: ignore[arg-type]
     options = {n: x for n, x in options.items() if n != "num_stages"}
     options |= {whole_block: block, tile: wide, "STAGES": LOADED_STAGES, "WARPS": warps, "TOGETHER": LOADED_CHUNKS}
-    options |= {"PRODUCTS": False, "LOADER_REGISTERS": LOADER, "maxnreg": MOST[warps]}
+    options |= {"PRODUCTS": False, "LOADER_REGISTERS": LOADED_LOADER, "maxnreg": MOST[warps]}
     launch(roles, (programs,), *args, **options | {"num_warps": warps})
 
 
