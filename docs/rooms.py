@@ -1,7 +1,8 @@
 """The rooms of the code, measured from its imports: `python docs/rooms.py` draws docs/rooms.svg.
 
-A room is a folder of codegen/, runtime/ or integrations/, and spec/language. An arrow says that a room imports another. Lazy
-imports and those for types count like any other. tests/test_rooms.py asks here whether arrows point one way.
+A room is a folder of codegen/, runtime/ or integrations/, and spec/language. Of chunkform/, what users import is one room, and
+each file that all may import is one. An arrow says that a room imports another. Lazy imports, those for types and modules that
+are named in a string count like any other. tests/test_rooms.py asks here whether arrows point one way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 import networkx as nx
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("spec", "codegen", "runtime", "integrations")
+PACKAGES = ("chunkform", "spec", "codegen", "runtime", "integrations")
+PUBLIC = ("__init__", "__main__", "misspelt", "renamed")  # of chunkform/: what users import, with what finds it
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -54,16 +56,34 @@ def _imports(root: Path) -> Iterator[tuple[str, str, str]]:
 def _imports_of(module: str, path: Path, tree: ast.Module, known: dict[str, Path]) -> Iterator[tuple[str, ast.alias]]:
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        base = package[: len(package) - node.level + 1] if node.level else []
-        parts = [*base, *(node.module or "").split(".")] if node.module else base
-        source = ".".join(parts[1:] if not node.level and parts[:1] == ["chunkform"] else parts)
-        for alias in node.names:
-            inner = f"{source}.{alias.name}"
-            target = inner if inner in known else source
-            if target in known and target != module:
+        if isinstance(node, ast.Import):
+            found = [(_known(x.name, known), x) for x in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            found = [(_known(f"{source}.{x.name}", known) or _known(source, known), x) for x in node.names]
+        else:
+            found = [(_known(name, known), ast.alias(name)) for name in _named(node)]
+        for target, alias in found:
+            if target and target != module:
                 yield target, alias
+
+
+def _known(name: str, known: dict[str, Path]) -> str:
+    """The module of a dotted name, which may begin with `chunkform`; empty where there is none."""
+    short = name.removeprefix("chunkform.")
+    return short if short in known else name if name in known else ""
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    """The module that a call of `import_module` names, as far as the name is written there."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return
+    if getattr(node.func, "attr", getattr(node.func, "id", "")) not in ("import_module", "__import__"):
+        return
+    first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+    if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value != "chunkform.":
+        yield first.value.rstrip(".")
 
 
 def looked_at_privately(root: Path = ROOT) -> list[tuple[str, str, str]]:
@@ -80,7 +100,9 @@ def looked_at_privately(root: Path = ROOT) -> list[tuple[str, str, str]]:
 
 
 def room_of(module: str, path: Path) -> str:
-    """The folder that holds a module; a catalogue's spec lies in `spec`."""
+    """The folder that holds a module; a catalogue's spec lies in `spec`. A file of chunkform/ that all may import is a room."""
+    if path.parent.name == "chunkform" and path.stem not in PUBLIC:
+        return module
     return module if path.name == "__init__.py" else module.rpartition(".")[0]
 
 
@@ -105,7 +127,8 @@ def room_graph(depth: int, root: Path = ROOT) -> nx.DiGraph:
 
 def purpose(room: str, root: Path = ROOT) -> str:
     """The first sentence of a room's docstring."""
-    path = root.joinpath(*room.split(".")) / "__init__.py"
+    folder = root.joinpath(*room.split("."))
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     return text.split("\n\n")[0].replace("\n", " ").split(": ")[0].rstrip(".")
 
@@ -113,12 +136,16 @@ def purpose(room: str, root: Path = ROOT) -> str:
 # --- the picture ------------------------------------------------------------------------------------------------------
 
 FILLS = {
+    "chunkform": "#ffffff",
     "spec": "#fdf3d8",
     "codegen": "#e4eefc",
     "generated": "#eeeeee",
     "runtime": "#e6f5e6",
     "integrations": "#f6e6f3",
 }
+GENERATED = re.compile(
+    r"""^\s*(from|import) chunkform\.generated|import_module\(f?["']chunkform\.generated\b""", re.MULTILINE
+)
 HIDDEN = (
     "spec",
     "spec.claims",
@@ -138,7 +165,7 @@ def picture(root: Path = ROOT) -> nx.DiGraph:
         graph.add_edges_from(("generated", room) for room in found if room in graph)
     for module, path in modules(root).items():
         room = ".".join(room_of(module, path).split(".")[:2])
-        if room in graph and re.search(r"^\s*(from|import) chunkform\.generated", path.read_text(), re.MULTILINE):
+        if room in graph and GENERATED.search(path.read_text()):
             graph.add_edge(room, "generated")
     reduced = nx.transitive_reduction(graph)
     assert isinstance(reduced, nx.DiGraph)

@@ -1,1 +1,4 @@
-"""Generated ops inside other people's libraries: each is a package of its own, which loads that library only when it is used."""
+"""Generated ops inside other people's libraries: each is a package of its own, which loads that library only when it is used.
+
+What needs no other library is in `runtime/`: layers in `nn/`, fla's names in `compat/`.
+"""

@@ -17,9 +17,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chunkform import __version__
 from chunkform.errors import BuildError, LoadError, NameError_, nearest, need_triton
 from chunkform.runtime.launch.files import write_whole
+from chunkform.version import __version__
 
 from .listing import FAMILIES, instead, listed, matching, names, show
 from .terminal import (

@@ -15,13 +15,13 @@ from typing import Any
 
 from filelock import FileLock
 
-from chunkform import __version__
 from chunkform.errors import BuildError, LoadError, SpecError, need_triton
 from chunkform.runtime import cached
 from chunkform.runtime.launch.files import cache_folder, cache_instead, folder_made, write_whole
 from chunkform.runtime.op.naming import named
 from chunkform.spec.language import Declaration, find
 from chunkform.types import Op
+from chunkform.version import __version__
 
 from ..ir.collector import uncollected
 from .kernel_lines import lines_by_margin
@@ -101,8 +101,8 @@ def compiler_hash() -> str:
     return digest.hexdigest()
 
 
-def one_of(spec: Declaration | str | os.PathLike[str], what: str = "compile") -> Declaration:
-    """The one spec that is meant: itself, the one in a file, or the one of this name in the catalogue."""
+def one_of(spec: object, what: str = "compile") -> Declaration:
+    """The one spec that is meant: a declaration itself, the one in a file, or the one of this name in the catalogue."""
     if isinstance(spec, Declaration):
         return spec
     from ..paper.build import is_paper, recurrence_of

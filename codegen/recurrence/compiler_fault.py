@@ -12,10 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from chunkform import __version__
 from chunkform.errors import ChunkformError, CompilerError, GateError, SpecError
 from chunkform.spec.language import Declaration, Recurrence
 from chunkform.spec.language.data import TOO_DEEP
+from chunkform.version import __version__
 
 from ..ir.collector import uncollected
 from ..ir.expr import plain_name

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from chunkform import __version__
 from chunkform.errors import CompilerError, NameError_
 from chunkform.runtime.op.version import release
 from chunkform.spec.language import Declaration, Recurrence
+from chunkform.version import __version__
 
 from ..ir.expr import dim_of
 from ..ir.launch_ir import Expr

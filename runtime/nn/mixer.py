@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError, nearest
-from chunkform.methods import Methods
+from chunkform.provided import compiler
+from chunkform.types import Spec
 
 from ..op.arguments import autocast_dtype
 from ..op.naming import named
@@ -84,7 +85,7 @@ class Mixer(nn.Module):
     @named
     def __init__(
         self,
-        op: str | os.PathLike[str] | Callable[..., Any] | Methods,
+        op: str | os.PathLike[str] | Callable[..., Any] | Spec,
         width: int,
         heads: int,
         dims: Mapping[str, int] | None = None,
@@ -245,9 +246,7 @@ class Mixer(nn.Module):
 def resolved(op: object) -> Callable[..., Any]:
     """The op that is meant: itself, that of the catalogue with this name, or what a spec or a spec file compiles to."""
     if isinstance(op, os.PathLike) or (isinstance(op, str) and (op.endswith(".py") or os.sep in op)):
-        from chunkform import compile
-
-        return compile(op)
+        return compiler().compile(op)
     if isinstance(op, str):
         generated = importlib.import_module("chunkform.generated")
         try:
@@ -260,9 +259,7 @@ def resolved(op: object) -> Callable[..., Any]:
             raise ArgumentError(f"Mixer: there is no op {op!r} in the catalogue{near}") from error
     if callable(op):
         return op
-    from chunkform import compile
-
-    return compile(op)
+    return compiler().compile(op)
 
 
 def _sizes(s: Signature, width: int, heads: int, dims: Mapping[str, int] | None) -> dict[str, int]:

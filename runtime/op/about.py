@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chunkform.errors import LoadError
-from chunkform.methods import find_spec
+from chunkform.provided import compiler
 
 
 class Later:
@@ -77,7 +77,7 @@ def _source(module: str) -> str:
 def _spec(module: str, name: str) -> Any:
     """The spec that an op was made of, where that can be known: in the catalogue. `chunkform.compile` sets its own."""
     if module == f"chunkform.generated.{name}":
-        return find_spec(name)
+        return compiler().find(name)
     raise LoadError(
         f"{name} was read from {sys.modules[module].__file__}, which doesn't hold its spec: chunkform.compile(spec) gives an op "
         "that does"

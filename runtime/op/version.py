@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chunkform import __version__
 from chunkform.errors import VersionError
+from chunkform.version import __version__
 
 
 def written_for(version: str, file: str) -> None:

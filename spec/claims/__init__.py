@@ -1,4 +1,7 @@
-"""What five documents claim about recurrences and attention, formula by formula as they display it; one file each."""
+"""What five documents claim about recurrences and attention, formula by formula as they display it; one file each.
+
+`codegen/paper` reads documents as their authors wrote them; here the formulas are typed in, as its tests compare with.
+"""
 
 from __future__ import annotations
 

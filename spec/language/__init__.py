@@ -1,4 +1,7 @@
-"""The language of specs: everything that a spec file imports."""
+"""The language of specs: everything that a spec file imports.
+
+It checks what a declaration alone shows. What needs a derivation is refused by the compiler, in `codegen/`.
+"""
 
 from .attention import Attention, frequencies, rotate
 from .declaration import Declaration

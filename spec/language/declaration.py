@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from chunkform.errors import AttributeError_, SpecError, nearest, page_of
-from chunkform.methods import Methods
 
 from .names import spec_name
+from .queries import Queries
 from .source import caller, wrote
 
 SETTABLE = ("doc", "source")
@@ -24,7 +24,7 @@ class Declared(list[Any]):
         raise SpecError(f"this lists what is declared already; r.{self.one}(..) declares one {self.one}", caller())
 
 
-class Declaration(Methods):
+class Declaration(Queries):
     """The base of every kind. `noun` is what a kind is called in messages."""
 
     noun = "declaration"

@@ -1,4 +1,7 @@
-"""The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
+"""The Triton backend: a plan's sweeps as kernels, and the functions that launch them.
+
+`section.py` puts kernels and functions together and chooses each kernel's gate. Recurrent form and decoding: `stepwise/`.
+"""
 
 from ...printing.cannot_print import CannotPrint
 from .kernel_plan import PLAN_PASSES, cuttable, kernel_plan, why_uncut
