@@ -16,7 +16,7 @@ from math import inf
 import sympy
 
 from ..ir.evaluate import PRIME
-from ..ir.functions import FINITE, FINITE_EXP, KEEP_ZERO, RECIPROCAL
+from ..ir.functions import FINITE_EXP, KEEP_ZERO, RECIPROCAL, SAME
 from ..ir.ranges import LIMITS, Bound
 
 
@@ -100,7 +100,7 @@ def residue_of_function(name: str, x: int) -> int:
         return 0
     if name == RECIPROCAL:
         return inverse(x)
-    if name == FINITE:
+    if name in SAME:
         return x
     return residue(_some(name, x))
 
@@ -115,7 +115,7 @@ def function_value(name: str, x: Fraction) -> Fraction:
         return x
     if name == RECIPROCAL:
         return 1 / x
-    if name == FINITE:
+    if name in SAME:
         return x
     return _some(name, residue(x))
 

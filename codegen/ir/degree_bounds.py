@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .functions import FINITE, RECIPROCAL
+from .functions import RECIPROCAL, SAME
 
 
 class Degrees:
@@ -43,7 +43,7 @@ class Degrees:
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         if name == RECIPROCAL:
             return self.pow(a, Fraction(-1))
-        if name == FINITE:
+        if name in SAME:
             return a
         a = _complex(a)
         return np.asarray(a.real + a.imag + 1 + 0j)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import sympy
 
 from .expr import Node, dim_of, leaf, walk
-from .functions import FINITE, FINITE_EXP, RECIPROCAL, TABLE
+from .functions import FINITE_EXP, RECIPROCAL, SAME, TABLE
 from .lower_terms import scalar_node
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Field:
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         if name == RECIPROCAL:
             return self.pow(a, Fraction(-1))
-        if name == FINITE:
+        if name in SAME:
             return a
         name = "exp" if name == FINITE_EXP else name
         if name == "sign":  # an odd function, as in derivatives of maxima, whose terms may come in another order

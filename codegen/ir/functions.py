@@ -11,13 +11,16 @@ import sympy
 
 from chunkform.spec.language.functions import sigmoid_, softplus_
 
-from .expr import Node, add, fn, mul, number, power
+from .expr import Node, add, const, fn, mul, number, power
 
 TRITON, GLUON, TORCH = "triton", "gluon", "torch"  # the languages that expressions are printed in
 LIBRARIES = {TRITON: "tl", GLUON: "gl"}  # what kernels call a language by
 RECIPROCAL = "reciprocal"  # 1 / x in slopes of roots; 0 at 0, where a root has none, and where it would be infinite
 FINITE_EXP = "finite_exp"  # exp in slopes of what is flat where exp would be infinite: 0 times it is 0
 FINITE = "finite"  # what is no larger than a float either way, of products of such slopes
+HELD = "held"  # a quantity on which nothing depends that is made of it: its gradient is taken to be 0
+APART = "apart"  # a quantity that is computed before what it is multiplied by, or added to
+SAME = frozenset((FINITE, HELD, APART))  # functions whose value is what they are applied to, but for floats
 _LARGEST = "1e30"  # of them: what they are multiplied by leaves them finite
 
 # Triton has no tanh and log1p of its own. Near 0 tanh is Cephes' polynomial; log1p(e) is e log(u) / (u - 1), u = 1 + e.
@@ -181,9 +184,11 @@ TABLE = {
             f"tl.maximum(tl.minimum({{}}, {_LARGEST}, propagate_nan=tl.PropagateNan.ALL), -{_LARGEST}, "
             "propagate_nan=tl.PropagateNan.ALL)",
         ),
+        Function(HELD, lambda x: mul(0, x), lambda x: x, lambda x: x, "({})", "({})"),
+        Function(APART, lambda x: const(1), lambda x: x, lambda x: x, "({})", "({})"),
     )
 }
 
 KEEP_ZERO = frozenset(
-    f"tanh sin relu abs erf sign step {RECIPROCAL} {FINITE}".split()
+    f"tanh sin relu abs erf sign step {RECIPROCAL} {FINITE} {HELD} {APART}".split()
 )  # f(0) = 0: sums over what lies beyond an end need no mask

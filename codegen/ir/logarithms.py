@@ -6,12 +6,37 @@ the logarithm of its terms if it is far from 1, and logsigmoid(log f - log(1 - f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
-from .expr import ONE, ZERO, Node, add, expand, fn, maximum, minimum, mul, number, split_constant
+from .expr import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    const,
+    expand,
+    factors_of,
+    fn,
+    maximum,
+    minimum,
+    mul,
+    number,
+    power,
+    replace,
+    split_constant,
+    terms_of,
+    walk,
+)
 from .positive_terms import Polynomials, Terms, log_above_zero, log_share
 from .ranges import Ranges, extremes
 
+SIDES: dict[str, tuple[Callable[[Node], Node], Callable[[Node], Node]]] = {  # functions, above 0 and below
+    "abs": (lambda y: y, lambda y: mul(-1, y)),
+    "sign": (lambda y: ONE, lambda y: const(-1)),
+    "step": (lambda y: ONE, lambda y: ZERO),
+    "relu": (lambda y: y, lambda y: ZERO),
+}
 FAR = Fraction(1, 16)  # from 0 or from 1: a float's logarithm is as good as the float
 
 
@@ -31,7 +56,7 @@ class Logarithms:
         if x.op == "leaf" and self.ranges(x).low > 0:
             return fn("log", x)
         whole = x.op == "expand" or (x.op == "pow" and (x.attrs[0].denominator != 1 or x.attrs[0] < 0))
-        found = self._extreme(x)
+        found = self._extreme(x) or self.share(x)
         if found is None and not whole:
             found = self._by_terms(x)
         if found is None:
@@ -49,7 +74,7 @@ class Logarithms:
         return expand(t.node(), x.axes)
 
     def at_most_one(self, x: Node) -> bool:
-        return self.ranges(x).high <= 1 or self.polynomials.complement(x) is not None
+        return self.ranges(x).high <= 1 or self.polynomials.complement(x) is not None or self.share(x) is not None
 
     def _extreme(self, x: Node) -> Node | None:
         """The logarithm of a maximum or a minimum is that of the logarithms, also where it is a factor."""
@@ -63,6 +88,21 @@ class Logarithms:
         if any(y is None for y in logs):
             return None
         return maximum(*logs) if c > 0 else minimum(*logs)
+
+    def share(self, x: Node) -> Node | None:
+        """log(u / (u + v)), where v is seen to be no less than 0: of logarithms of u and v that lose nothing, or -log1p(v / u)
+        where u is apart from 0."""
+        for f in x.args if x.op == "mul" else ():
+            if f.op == "pow" and f.attrs[0] == -1 and f.args[0].op == "add":
+                above = mul(*(g for g in x.args if g is not f))
+                more = one_sided(add(f.args[0], mul(-1, above)))
+                if lossless(above) and (lossless(more) or self.ranges(more).low > 0):
+                    up, down = self.log(above), self.log(more)
+                    if up is not None and down is not None:
+                        return log_share(up, down)
+                if self.ranges(above).low > 0 and self.ranges(more).nonnegative:
+                    return mul(-1, fn("log1p", mul(more, power(above, -1))))
+        return None
 
     def _by_parts(self, x: Node) -> Node | None:
         match x.op:
@@ -97,6 +137,44 @@ class Logarithms:
         if t.high <= 1 - FAR:
             return _log_of_terms(t)
         return log_share(_log_of_terms(t), _log_of_terms(c))
+
+
+def one_sided(x: Node) -> Node:
+    """A sum, in which a size and its number are one: |y| + y is 2 relu(y), and |y| - relu(y) is relu(-y)."""
+    terms = list(terms_of(x))
+    for t in terms:
+        for f in factors_of(t):
+            if f.op != "fn" or f.attrs[0] != "abs":
+                continue
+            rest, (y,) = mul(*(g for g in factors_of(t) if g is not f)), f.args
+            for sign in (1, -1):
+                positive, negative = fn("relu", mul(sign, y)), fn("relu", mul(-sign, y))
+                for other, made in (
+                    (mul(sign, rest, y), mul(2, rest, positive)),
+                    (mul(-1, rest, positive), mul(rest, negative)),
+                ):
+                    if other in terms:
+                        left = [z for z in terms if z is not t and z is not other]
+                        return one_sided(add(*left, made))
+    return x
+
+
+def same_on_both_sides(x: Node) -> Node:
+    """A sum that is one expression for y > 0 and for y < 0, without the sizes and signs of y in it."""
+    for f in [f for f in walk(x) if f.op == "fn" and f.attrs[0] in SIDES]:
+        y = f.args[0]
+        above, below = (replace(x, {fn(n, y): sides[k](y) for n, sides in SIDES.items()}) for k in (0, 1))
+        above, below = (add(*map(_multiplied_out, terms_of(z))) for z in (above, below))
+        if above is below:
+            return expand(above, x.axes)
+    return x
+
+
+def _multiplied_out(x: Node) -> Node:
+    sums = [f for f in factors_of(x) if f.op == "add"]
+    if len(sums) != 1:
+        return x
+    return add(*(mul(*(f for f in factors_of(x) if f is not sums[0]), t) for t in sums[0].args))
 
 
 def _log_of_terms(t: Terms) -> Node:

@@ -30,7 +30,7 @@ from .expr import (
     split_constant,
     walk,
 )
-from .functions import FINITE, FINITE_EXP, RECIPROCAL
+from .functions import FINITE_EXP, RECIPROCAL, SAME
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 from .written import decimal, has_exponent, index_name, scaled, smallest_of, unshifted
@@ -401,7 +401,7 @@ class Notation:
             return self.show(power(x.args[0], -1), row, col)
         if x.attrs[0] == FINITE_EXP:
             return self.show(fn("exp", x.args[0]), row, col)
-        if x.attrs[0] == FINITE:
+        if x.attrs[0] in SAME:
             return self.show(x.args[0], row, col)
         name, inner = x.attrs[0], self.show(x.args[0], row, col).text
         if name == "abs":
@@ -547,7 +547,7 @@ class Notation:
             return self.indexed(power(x.args[0], -1))
         elif x.op == "fn" and x.attrs[0] == FINITE_EXP:
             return self.indexed(fn("exp", x.args[0]))
-        elif x.op == "fn" and x.attrs[0] == FINITE:
+        elif x.op == "fn" and x.attrs[0] in SAME:
             return self.indexed(x.args[0])
         elif x.op == "fn":
             body = f"{x.attrs[0]}({self.indexed(x.args[0]).text})"

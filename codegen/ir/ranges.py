@@ -18,7 +18,7 @@ import mpmath
 import sympy
 
 from .expr import Node, add, mul, rename, split_constant
-from .functions import TABLE
+from .functions import SAME, TABLE
 
 Bound = Any  # a Fraction, or an infinite float
 INCREASING = frozenset("exp log log1p expm1 sigmoid logsigmoid tanh softplus erf relu step sign".split())
@@ -213,6 +213,8 @@ def applied(name: str, a: Range) -> Range:
             return -a
         high, closed = max((a.high, not a.high_open), (-a.low, not a.low_open))
         return Range(Fraction(0), high, False, not closed)
+    if name in SAME:
+        return a
     if name in ("sin", "cos"):
         return Range(Fraction(-1), Fraction(1), False, False)
     if name not in INCREASING:

@@ -41,6 +41,7 @@ from .step.elementwise import Scans, scans
 from .step.entries import EntryMaps
 from .step.lossless import lossless_terms
 from .step.lower import lower
+from .step.scaled_quotients import scaled_quotients
 from .step.stabilize import stable
 from .step.turns import with_turns
 from .strata.split import Stratum, strata
@@ -84,8 +85,9 @@ def _stabilize(k: Known) -> None:
 
 def _decays(k: Known) -> None:
     lossless, terms = lossless_terms(k.stabilized)
-    k.step, decays = with_decays(lossless)
-    k.decays = terms | decays
+    decayed, decays = with_decays(lossless)
+    k.step, quotients = scaled_quotients(decayed)
+    k.decays = terms | decays | quotients
 
 
 def _adjoint(k: Known) -> None:

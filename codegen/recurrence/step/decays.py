@@ -157,7 +157,11 @@ class _Decays:
         if only_so and (decay := self._decay(whole)) is not None:
             return ONE, [decay]
         decays = [self._decay(f) for f in group]
-        return number, [f if d is None else d for f, d in zip(group, decays, strict=True)]
+        above = {x for f, d in zip(group, decays, strict=True) if d is None for x in walk(f) if x.op in ("leaf", "fn")}
+        parts = [f if d is None or _divides(f, above) else d for f, d in zip(group, decays, strict=True)]
+        for f in parts:
+            self.made.pop(f, None)
+        return number, parts
 
     def _decay(self, x: Node) -> Node | None:
         if lossless(x):
@@ -203,6 +207,11 @@ def _terms(x: Node) -> list[Node]:
         return [x]
     rest = [f for f in x.args if f is not sums[0]]
     return [mul(*rest, t) for t in _terms(sums[0])]
+
+
+def _divides(f: Node, above: set[Node]) -> bool:
+    """Is f one over a sum of what is above it? Apart, one may overflow where the quotient is a number."""
+    return f.op == "pow" and f.attrs[0] < 0 and f.args[0].op == "add" and not above.isdisjoint(walk(f.args[0]))
 
 
 def _base(x: Node) -> Node:

@@ -30,10 +30,11 @@ from ...ir.expr import (
     terms_of,
     walk,
 )
-from ...ir.logarithms import Logarithms, log_of
+from ...ir.logarithms import Logarithms, log_of, lossless
 from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .decays import exponential, known_range
+from .quotient_slopes import over_one_divisor
 from .shares import shares_of
 
 LEAST_LOG = const(-88)  # of a decay, below which it is 0 in float32: one of exactly 0 leaves a sum of logarithms finite
@@ -46,17 +47,21 @@ def lossless_terms(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     logarithms = Logarithms(Ranges(lambda x: known_range(step, x)))
     made: dict[Node, Node] = {}
     whole: dict[Node, Node] = {}  # each node -> with these in it
-    for x in walk(*step.updates.values(), *step.outputs.values(), *step.names, *step.origins):
+    computed = set(walk(*step.updates.values(), *step.outputs.values()))
+    for x in walk(*computed, *step.names, *step.origins):  # what has a name may be another stratum's
         free = not leaf_names(x) & states
         if free and (found := _lossless(x, logarithms)) is not None:
-            made[x] = found
+            made |= {x: found} if x in computed else {}
             whole[x] = replace(found, {a: whole[a] for a in walk(*x.args) if a not in x.args})
         elif not free and x.op == "mul" and (found := _of_product(own := _without(x, states))) is not None:
-            made[own] = found
+            made |= {own: found} if x in computed else {}
             rest = [whole[a] for a in x.args if leaf_names(a) & states]
             whole[x] = mul(*rest, replace(found, {a: whole[a] for a in x.args}))
         else:
             whole[x] = rebuild(x, [whole[a] for a in x.args]) if x.args else x
+            if free and (left := _of_shares(whole[x], x, logarithms)) is not None:
+                whole[x] = expand(left, x.axes)
+                made |= {x: whole[x]} if x in computed else {}
     if not made:
         return step, {}
     return (
@@ -81,7 +86,7 @@ def _lossless(x: Node, logarithms: Logarithms) -> Node | None:
             if found is None and x.attrs[0].denominator > 1:
                 found = _root(x, logarithms)
         case "mul":
-            found = _of_product(x)
+            found = _of_product(x) or _share_of_sum(x, logarithms)
         case "fn" if x.attrs[0] == "log":
             y = x.args[0]
             if y.op == "leaf" and y.attrs[0].startswith("decay"):
@@ -153,6 +158,27 @@ def _share(x: Node, n: Fraction) -> Node | None:
         return mul(const(c**-n.numerator), power(fn("sigmoid", mul(-1, y)), n))
     scale = const(1) if c == 1 else number(f"({c})**({-n})")
     return mul(scale, fn("exp", mul(n, fn("logsigmoid", mul(-1, y)))))
+
+
+def _of_shares(x: Node, written: Node, logarithms: Logarithms) -> Node | None:
+    """A sum that has others in the place of its terms, or quotients: what is left of it without loss."""
+    if x.op != "add":
+        return None
+    found = None if x is written else _of_sum(x, logarithms)
+    return over_one_divisor(x) if found is None else found
+
+
+def _share_of_sum(x: Node, logarithms: Logarithms) -> Node | None:
+    """A product with u / (u + v), where both have logarithms that lose nothing: sigmoid(log u - log v)."""
+    for f in x.args:
+        if f.op != "pow" or f.attrs[0] != -1 or f.args[0].op != "add":
+            continue
+        known = [g for g in x.args if g is not f and g.op != "const" and lossless(g)]
+        for above in ([mul(*known)] if len(known) > 1 else []) + known:
+            share = logarithms.share(mul(above, f))
+            if share is not None:
+                return mul(*(g for g in x.args if g is not f and g not in factors_of(above)), exponential(share))
+    return None
 
 
 def _exponent(x: Node) -> tuple[Fraction, Node] | None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import permutations, product
 
 from ...ir.expr import Node, add, expand, factors_of, fn, leaf_names, mul, power, terms_of
+from ...ir.logarithms import one_sided, same_on_both_sides
 
 MOST = 64  # terms of a product that are looked at
 
@@ -19,13 +20,32 @@ def joined_quotients(g: Node) -> Node:
     if not any(_divided(x) or any(map(_divided, y.args)) for x in whole for y in (x, *factors_of(x))):
         return g
     for spread in (lambda x: [x], _over_quotients, _over_all):
-        terms = [y for x in whole for y in spread(x)]
+        spread_out = add(*(_with_sizes(factors_of(y)) for x in whole for y in spread(x)))
+        terms = list(terms_of(spread_out))
         for first, second in permutations(terms[:MOST], 2):
             made = _joined(first, second)
             if made is not None:
                 rest = [x for x in terms if x is not first and x is not second]
                 return joined_quotients(expand(add(*rest, made), g.axes))
     return g
+
+
+def over_one_divisor(x: Node) -> Node | None:
+    """A sum as one quotient, where most of what is above it cancels: `1 - u / (u + v)` is `v / (u + v)`."""
+    terms = terms_of(x)
+    for below in {f.args[0] for t in terms for f in factors_of(t) if _is_quotient(f)}:
+        parts = [_without(t, below) for t in terms]
+        n = -min(m for _, m in parts)
+        if n.denominator != 1 or any(m > 0 for _, m in parts):
+            continue
+        spread = [_spread([*rest, *[below] * int(n + m)]) for rest, m in parts]
+        if None in spread:
+            continue
+        whole = [y for some in spread if some is not None for y in some]
+        above = one_sided(add(*whole))
+        if len(terms_of(above)) < len(whole) and len(terms_of(above)) <= len(terms_of(below)):
+            return expand(mul(above, power(below, -n)), x.axes)
+    return None
 
 
 def _over_all(x: Node) -> list[Node]:
@@ -43,7 +63,11 @@ def _over_quotients(x: Node) -> list[Node]:
 
 
 def _divided(x: Node) -> bool:
-    return any(f.op == "pow" and f.attrs[0] < 0 and f.args[0].op == "add" for f in factors_of(x))
+    return any(map(_is_quotient, factors_of(x)))
+
+
+def _is_quotient(f: Node) -> bool:
+    return f.op == "pow" and f.attrs[0] < 0 and f.args[0].op == "add"
 
 
 def _joined(first: Node, second: Node) -> Node | None:
@@ -59,7 +83,7 @@ def _joined(first: Node, second: Node) -> Node | None:
         above = _spread([*left.elements(), below]), _spread(right.elements())
         if None in above:
             continue
-        made = add(*(x for side in above if side is not None for x in side))
+        made = same_on_both_sides(add(*(x for side in above if side is not None for x in side)))
         if len(terms_of(made)) < len(terms_of(below)):
             return mul(*shared.elements(), made, *(power(below, k) for k in _powers(second, below)))
     return None
@@ -85,10 +109,17 @@ def _spread(factors: Iterable[Node]) -> list[Node] | None:
 
 
 def _with_sizes(factors: Iterable[Node]) -> Node:
-    """A product, in which a number times its sign is its size."""
+    """A product, in which a number times its sign is its size, and the square of a size that of the number."""
     rest = list(factors_of(mul(*factors)))
-    for sign in [f for f in rest if f.op == "fn" and f.attrs[0] == "sign" and f.args[0] in rest]:
-        rest.remove(sign)
-        rest.remove(sign.args[0])
-        rest.append(fn("abs", sign.args[0]))
+    for sign in [f for f in rest if f.op == "fn" and f.attrs[0] == "sign"]:
+        x = sign.args[0]
+        if any(f is x or (f.op == "pow" and f.args[0] is x and f.attrs[0] >= 1) for f in rest):
+            rest.remove(sign)
+            rest += [power(x, -1), fn("abs", x)]
+            rest = list(factors_of(mul(*rest)))
+    for f in [f for f in rest if f.op == "pow" and f.args[0].op == "fn" and f.args[0].attrs[0] == "abs"]:
+        n, x = f.attrs[0], f.args[0].args[0]
+        if n > 1 and n.denominator == 1:
+            rest.remove(f)
+            rest += [power(x, n - n % 2), power(f.args[0], n % 2)]
     return mul(*rest)

@@ -1,0 +1,37 @@
+"""Quotients of powers, and their logarithms: values and gradients where powers of an argument have no float."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from shared.forked import TESTS, script
+from shared.rational_gates import GAINS, GATES, off
+
+INTERPRETED = ["g^3 / (1 + |g|^3)", "log(1 + g^2)", "(1 + g / (1 + |g|)) / 2"]
+
+
+SOME = dict(list(GATES.items())[::4])
+LONG = pytest.mark.long
+CASES = {
+    "vectors": ("vectors", GATES),
+    "gains of vectors": ("vectors", GAINS),
+    "matrices": ("matrices", SOME),
+    "gains that are written": ("writes", GAINS),
+    "all matrices": pytest.param("matrices", GATES, marks=LONG),
+    "gains of matrices": pytest.param("matrices", GAINS, marks=LONG),
+    "all that are written": pytest.param("writes", GATES, marks=LONG),
+}
+
+
+@pytest.mark.parametrize(("place", "gates"), CASES.values(), ids=CASES)
+def test_gates_of_powers_are_right_however_far_out(place, gates):
+    assert off(place, gates) == []
+
+
+def test_kernels_have_them_as_well():
+    done = script(
+        TESTS / "shared" / "rational_gates.py", json.dumps({"places": ["writes", "vectors"], "names": INTERPRETED})
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == []
