@@ -70,8 +70,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
-    large_ranges, last_of, lasting, later_sums, log2_of, over_block, reach, span, sums_of,
+    added_sum, adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, from_state,
+    has_small_range, large_ranges, last_of, lasting, later_sums, log2_of, of_reads, over_block, reach, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
@@ -716,7 +716,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "345d14862a77f353")
+    config = choose(some.dtype, (D, E), "013f4cf7a0de106c")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1149,40 +1149,40 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    own = diagonal(reads, C)
-    decayed = decayed_sum(
-        reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a, alpha_n,
-        alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    from_start = from_state(do_S, alpha_a, alpha_n, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+    added = added_sum(
+        from_start, reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
+        alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-    decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
+    own = diagonal(reads, C)
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since = span(alpha_a, alpha_n, 0.0, 0)
-    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-    apart = decayed + (since * do_S)
-    dq = decayed2 + (since * do_S)  # (26) (do S^T) . since + intra1
+    decayed = of_reads(added, alpha_a, alpha_n, alpha_a, alpha_n, True, SMALL_RANGE, EXACT, DT)
+    apart = decayed
+    dq = decayed + own[:, None] * k.to(tl.float32)  # (26) (do S^T) . since + intra1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     dq2 = dq  # (26) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (26) dq
     v_do = tl.trans(do_v) if EXACT else tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads2 = v_do
     own2 = diagonal(reads2, C)
-    decayed3 = decayed_sum(
+    decayed2 = decayed_sum(
         reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a, alpha_n,
         alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-    decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
+    decayed3 = decayed2 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
         again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
-    since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-    apart2 = tl.where((i < last)[:, None], (v_dS * since2), 0.0) + decayed3
-    dk = decayed4 + (v_dS * since2)  # (31) (v dS^T) . since + intra2
+    since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+    apart2 = tl.where((i < last)[:, None], (v_dS * since), 0.0) + decayed2
+    dk = decayed3 + (v_dS * since)  # (31) (v dS^T) . since + intra2
     sums = tl.sum(
-        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(v_dS * since2 * k.to(tl.float32))), 0.0), 0.0), axis=0
+        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(v_dS * since * k.to(tl.float32))), 0.0), 0.0), axis=0
     )  # out
     dk2 = dk  # (31) dk
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (31) dk
@@ -1287,20 +1287,20 @@ def backward_read_1_slow(
                     if EXACT
                     else 0
                 )
-                own = diagonal(reads, C)
-                decayed = decayed_sum(
-                    reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
-                    alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT,
-                    DT,
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                from_start = from_state(do_S, alpha_a, alpha_n, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+                added = added_sum(
+                    from_start, reads, k.to(tl.float32), alpha_sums + step * D,
+                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-                decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
+                own = diagonal(reads, C)
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since = span(alpha_a, alpha_n, 0.0, 0)
-                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-                apart = decayed + (since * do_S)
-                dq = decayed2 + (since * do_S)  # (26) (do S^T) . since + intra1
+                decayed = of_reads(added, alpha_a, alpha_n, alpha_a, alpha_n, True, SMALL_RANGE, EXACT, DT)
+                apart = decayed
+                dq = decayed + own[:, None] * k.to(tl.float32)  # (26) (do S^T) . since + intra1
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1313,23 +1313,23 @@ def backward_read_1_slow(
                 )  # v do^T
                 reads2 = v_do
                 own2 = diagonal(reads2, C)
-                decayed3 = decayed_sum(
+                decayed2 = decayed_sum(
                     reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None, alpha_a,
                     alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
                     DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-                decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
+                decayed3 = decayed2 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
                     again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
-                since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-                apart2 = tl.where((i < last)[:, None], (v_dS * since2), 0.0) + decayed3
-                dk = decayed4 + (v_dS * since2)  # (31) (v dS^T) . since + intra2
+                since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+                apart2 = tl.where((i < last)[:, None], (v_dS * since), 0.0) + decayed2
+                dk = decayed3 + (v_dS * since)  # (31) (v dS^T) . since + intra2
                 sums = tl.sum(
                     tl.where(
-                        i_ok[:, None], tl.where((i < last)[:, None], (-(v_dS * since2 * k.to(tl.float32))), 0.0), 0.0
+                        i_ok[:, None], tl.where((i < last)[:, None], (-(v_dS * since * k.to(tl.float32))), 0.0), 0.0
                     ),
                     axis=0,
                 )  # out
@@ -1359,7 +1359,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "345d14862a77f353")
+    config = choose(some.dtype, (D, E), "013f4cf7a0de106c")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -89,8 +89,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
-    large_ranges, later_sums, over_block, reach, span,
+    added_sum, adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, from_state,
+    has_small_range, large_ranges, later_sums, of_reads, over_block, reach, span,
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
@@ -1042,7 +1042,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2ffc40564b40b499")
+    config = choose(some.dtype, (D, E), "d877af1c3a24bedb")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1772,16 +1772,18 @@ def backward_read_2(
         if EXACT
         else 0
     )
-    decayed = decayed_sum(
-        reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None, g_a_before,
-        g_n_before, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
+    from_start = from_state(dk_S, g_a_before, g_n_before, SMALL_RANGE, EXACT, DT)  # (dk S) . since
+    added = added_sum(
+        from_start, reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None,
+        g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since = span(g_a_before, g_n_before, 0.0, 0)
-    dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
-    read = decayed + (since * dk_S)  # (47) (dk S) . since + intra1
+    read = of_reads(
+        added, g_a_before, g_n_before, g_a, g_n, True, SMALL_RANGE, EXACT, DT
+    )  # (47) (dk S) . since + intra1
     g = (
         tl.exp(
             tl.load(g_p + t0 * g_t + i[:, None] * g_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0).to(
@@ -1796,9 +1798,10 @@ def backward_read_2(
         tl.trans(dk_write1) if EXACT else tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")
     )  # write1 dk^T
     reads2 = write1_dk
-    decayed2 = decayed_sum(
-        reads2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok,
-        last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+    added2 = added_sum(
+        tl.zeros_like(v.to(tl.float32)), -reads2, v.to(tl.float32), g_sums + step * E,
+        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -1808,24 +1811,25 @@ def backward_read_2(
     write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
     reads3 = write1_q
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    own = diagonal(reads3, C)
-    decayed3 = decayed_sum(
-        reads3, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e,
-        e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+    added3 = added_sum(
+        added2, reads3, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n,
+        e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
-    decayed4 = decayed3 + own[:, None] * do.to(tl.float32)  # with each step's own
+    own = diagonal(reads3, C)
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
         again = adds_large_range(again, reads3, do.to(tl.float32), large_range_from, C)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    decayed = of_reads(added3, g_a, g_n, g_a, g_n, False, SMALL_RANGE, EXACT, DT)
+    decayed2 = decayed + own[:, None] * do.to(tl.float32)  # with each step's own
     write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
-    since2 = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-    apart = (-decayed2) + decayed3 + tl.where((i < last)[:, None], (write1_dS * since2), 0.0)
-    read2 = ((-decayed2) + decayed4) + (write1_dS * since2)  # (44) (write1 dS) . since + intra2
+    since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
+    apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + decayed
+    read2 = decayed2 + (write1_dS * since)  # (44) (write1 dS) . since + intra2
     sums = tl.sum(
         tl.where(
             i_ok[:, None],
-            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since2 * v.to(tl.float32))), 0.0), 0.0,
+            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0), 0.0,
         ),
         axis=0,
     )  # out
@@ -1840,19 +1844,20 @@ def backward_read_2(
         tl.trans(write1_q) if EXACT else tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
     )  # q write1^T
     reads4 = q_write1
-    own2 = diagonal(reads4, C)
-    decayed5 = decayed_sum(
-        reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
-        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+    from_start2 = from_state(q_S, g_a, g_n, SMALL_RANGE, EXACT, DT)  # (q S) . since
+    added4 = added_sum(
+        from_start2, reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-    decayed6 = decayed5 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
+    own2 = diagonal(reads4, C)
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since3 = span(g_a, g_n, 0.0, 0)
-    q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
-    apart2 = decayed5 + (since3 * q_S)
-    read3 = decayed6 + (since3 * q_S)  # (34) (q S) . since + intra3
+    decayed3 = of_reads(added4, g_a, g_n, g_a, g_n, True, SMALL_RANGE, EXACT, DT)
+    apart2 = decayed3
+    read3 = decayed3 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # (34) (q S) . since + intra3
     end = spans - sums
     total = end[None, :] + later_sums(
         tl.where(i_ok[:, None], ((apart2 * do.to(tl.float32)) + S_late_), 0.0), C, False and block_d <= 128, DT
@@ -1978,17 +1983,19 @@ def backward_read_2_slow(
                     if EXACT
                     else 0
                 )
-                decayed = decayed_sum(
-                    reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E, g_rests + step * E if EXACT else None,
-                    g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
-                    EXACT, DT,
+                dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
+                from_start = from_state(dk_S, g_a_before, g_n_before, SMALL_RANGE, EXACT, DT)  # (dk S) . since
+                added = added_sum(
+                    from_start, reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                    g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e, e_ok, last, H * E, C,
+                    CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since = span(g_a_before, g_n_before, 0.0, 0)
-                dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
-                read = decayed + (since * dk_S)  # (47) (dk S) . since + intra1
+                read = of_reads(
+                    added, g_a_before, g_n_before, g_a, g_n, True, SMALL_RANGE, EXACT, DT
+                )  # (47) (dk S) . since + intra1
                 g = (
                     tl.exp(
                         tl.load(
@@ -2006,9 +2013,10 @@ def backward_read_2_slow(
                     else tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")
                 )  # write1 dk^T
                 reads2 = write1_dk
-                decayed2 = decayed_sum(
-                    reads2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
-                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                added2 = added_sum(
+                    tl.zeros_like(v.to(tl.float32)), -reads2, v.to(tl.float32), g_sums + step * E,
+                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS,
+                    False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
@@ -2022,24 +2030,25 @@ def backward_read_2_slow(
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                own = diagonal(reads3, C)
-                decayed3 = decayed_sum(
-                    reads3, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n, g_a,
-                    g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                added3 = added_sum(
+                    added2, reads3, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a,
+                    g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
-                decayed4 = decayed3 + own[:, None] * do.to(tl.float32)  # with each step's own
+                own = diagonal(reads3, C)
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
                     again = adds_large_range(again, reads3, do.to(tl.float32), large_range_from, C)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                decayed = of_reads(added3, g_a, g_n, g_a, g_n, False, SMALL_RANGE, EXACT, DT)
+                decayed2 = decayed + own[:, None] * do.to(tl.float32)  # with each step's own
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
-                since2 = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-                apart = (-decayed2) + decayed3 + tl.where((i < last)[:, None], (write1_dS * since2), 0.0)
-                read2 = ((-decayed2) + decayed4) + (write1_dS * since2)  # (44) (write1 dS) . since + intra2
+                since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
+                apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + decayed
+                read2 = decayed2 + (write1_dS * since)  # (44) (write1 dS) . since + intra2
                 sums = tl.sum(
                     tl.where(
                         i_ok[:, None],
-                        tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since2 * v.to(tl.float32))), 0.0),
+                        tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0),
                         0.0,
                     ),
                     axis=0,
@@ -2057,20 +2066,20 @@ def backward_read_2_slow(
                     tl.trans(write1_q) if EXACT else tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
                 )  # q write1^T
                 reads4 = q_write1
-                own2 = diagonal(reads4, C)
-                decayed5 = decayed_sum(
-                    reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+                from_start2 = from_state(q_S, g_a, g_n, SMALL_RANGE, EXACT, DT)  # (q S) . since
+                added4 = added_sum(
+                    from_start2, reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
                     g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS,
                     True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-                decayed6 = decayed5 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
+                own2 = diagonal(reads4, C)
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since3 = span(g_a, g_n, 0.0, 0)
-                q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
-                apart2 = decayed5 + (since3 * q_S)
-                read3 = decayed6 + (since3 * q_S)  # (34) (q S) . since + intra3
+                decayed3 = of_reads(added4, g_a, g_n, g_a, g_n, True, SMALL_RANGE, EXACT, DT)
+                apart2 = decayed3
+                read3 = decayed3 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # (34) (q S) . since + intra3
                 end = spans - sums
                 total = end[None, :] + later_sums(
                     tl.where(i_ok[:, None], ((apart2 * do.to(tl.float32)) + S_late_), 0.0), C, False and block_d <= 128,
@@ -2094,7 +2103,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2ffc40564b40b499")
+    config = choose(some.dtype, (D, E), "d877af1c3a24bedb")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))

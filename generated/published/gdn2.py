@@ -88,8 +88,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
-    large_ranges, later_sums, over_block, reach, span,
+    added_sum, adds_large_range, cumulate, decayed_product, diagonal, first_large_range, from_state, has_small_range,
+    large_ranges, later_sums, of_reads, over_block, reach, span,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
@@ -840,7 +840,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f5b434f2b084b110")
+    config = choose(some.dtype, (D, E), "44b15b8f58ca12dc")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1393,16 +1393,18 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    decayed = decayed_sum(
-        reads, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a_before, g_n_before, g_a,
-        g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+    from_start = from_state(write2_S, g_a_before, g_n_before, SMALL_RANGE, EXACT, DT)  # (write2 S^T) . since
+    added = added_sum(
+        from_start, reads, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a_before,
+        g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since = span(g_a_before, g_n_before, 0.0, 0)
-    write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
-    read = decayed + (since * write2_S)  # (48) (write2 S^T) . since + intra1
+    read = of_reads(
+        added, g_a_before, g_n_before, g_a, g_n, True, SMALL_RANGE, EXACT, DT
+    )  # (48) (write2 S^T) . since + intra1
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     g = (
         tl.exp(
@@ -1424,9 +1426,9 @@ def backward_read_1(
     )  # write1 write2^T
     reads2 = write1_write2
     stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
-    decayed2 = decayed_sum(
-        reads2, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
-        H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+    added2 = added_sum(
+        tl.zeros_like(stepwise), -reads2, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n,
+        g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -1436,22 +1438,23 @@ def backward_read_1(
     write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     reads3 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    own = diagonal(reads3, C)
-    decayed3 = decayed_sum(
-        reads3, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok,
-        last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+    added3 = added_sum(
+        added2, reads3, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-    decayed4 = decayed3 + own[:, None] * q.to(tl.float32)  # with each step's own
+    own = diagonal(reads3, C)
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
         again = adds_large_range(again, reads3, q.to(tl.float32), large_range_from, C)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    decayed = of_reads(added3, g_a, g_n, g_a, g_n, False, SMALL_RANGE, EXACT, DT)
+    decayed2 = decayed + own[:, None] * q.to(tl.float32)  # with each step's own
     write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
-    since2 = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-    apart = tl.where((i < last)[:, None], (write1_dS * since2), 0.0) + decayed3 + (-decayed2)
-    dk_1 = ((-decayed2) + decayed4) + (write1_dS * since2)  # (44) (write1 dS^T) . since + intra2
+    since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
+    apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + decayed
+    dk_1 = decayed2 + (write1_dS * since)  # (44) (write1 dS^T) . since + intra2
     sums = tl.sum(
-        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(write1_dS * since2 * k.to(tl.float32))), 0.0), 0.0),
+        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(write1_dS * since * k.to(tl.float32))), 0.0), 0.0),
         axis=0,
     )  # out
     dk2 = dk_1 + dk  # dk
@@ -1461,19 +1464,19 @@ def backward_read_1(
         tl.trans(write1_do) if EXACT else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
     )  # do write1^T
     reads4 = do_write1
-    own2 = diagonal(reads4, C)
-    decayed5 = decayed_sum(
-        reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok,
-        last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    from_start2 = from_state(do_S, g_a, g_n, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+    added4 = added_sum(
+        from_start2, reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
+        g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
-    decayed6 = decayed5 + own2[:, None] * k.to(tl.float32)  # with each step's own
+    own2 = diagonal(reads4, C)
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since3 = span(g_a, g_n, 0.0, 0)
-    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-    apart2 = (since3 * do_S) + decayed5
-    dq = decayed6 + (since3 * do_S)  # (46) (do S^T) . since + intra3
+    decayed3 = of_reads(added4, g_a, g_n, g_a, g_n, True, SMALL_RANGE, EXACT, DT)
+    apart2 = decayed3
+    dq = decayed3 + own2[:, None] * k.to(tl.float32)  # (46) (do S^T) . since + intra3
     dq2 = dq  # (46) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (46) dq
     end = spans - sums
@@ -1605,16 +1608,21 @@ def backward_read_1_slow(
                     if EXACT
                     else 0
                 )
-                decayed = decayed_sum(
-                    reads, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a_before,
-                    g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+                from_start = from_state(
+                    write2_S, g_a_before, g_n_before, SMALL_RANGE, EXACT, DT
+                )  # (write2 S^T) . since
+                added = added_sum(
+                    from_start, reads, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
+                    g_a_before, g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
+                    EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since = span(g_a_before, g_n_before, 0.0, 0)
-                write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
-                read = decayed + (since * write2_S)  # (48) (write2 S^T) . since + intra1
+                read = of_reads(
+                    added, g_a_before, g_n_before, g_a, g_n, True, SMALL_RANGE, EXACT, DT
+                )  # (48) (write2 S^T) . since + intra1
                 b_ = tl.load(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1641,9 +1649,10 @@ def backward_read_1_slow(
                 )  # write1 write2^T
                 reads2 = write1_write2
                 stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
-                decayed2 = decayed_sum(
-                    reads2, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                added2 = added_sum(
+                    tl.zeros_like(stepwise), -reads2, stepwise, g_sums + step * D,
+                    g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+                    False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
@@ -1657,23 +1666,24 @@ def backward_read_1_slow(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                own = diagonal(reads3, C)
-                decayed3 = decayed_sum(
-                    reads3, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
-                    g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
+                added3 = added_sum(
+                    added2, reads3, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+                    g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-                decayed4 = decayed3 + own[:, None] * q.to(tl.float32)  # with each step's own
+                own = diagonal(reads3, C)
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
                     again = adds_large_range(again, reads3, q.to(tl.float32), large_range_from, C)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                decayed = of_reads(added3, g_a, g_n, g_a, g_n, False, SMALL_RANGE, EXACT, DT)
+                decayed2 = decayed + own[:, None] * q.to(tl.float32)  # with each step's own
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
-                since2 = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-                apart = tl.where((i < last)[:, None], (write1_dS * since2), 0.0) + decayed3 + (-decayed2)
-                dk_1 = ((-decayed2) + decayed4) + (write1_dS * since2)  # (44) (write1 dS^T) . since + intra2
+                since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
+                apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + decayed
+                dk_1 = decayed2 + (write1_dS * since)  # (44) (write1 dS^T) . since + intra2
                 sums = tl.sum(
                     tl.where(
-                        i_ok[:, None], tl.where((i < last)[:, None], (-(write1_dS * since2 * k.to(tl.float32))), 0.0),
+                        i_ok[:, None], tl.where((i < last)[:, None], (-(write1_dS * since * k.to(tl.float32))), 0.0),
                         0.0,
                     ),
                     axis=0,
@@ -1689,19 +1699,19 @@ def backward_read_1_slow(
                     else tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")
                 )  # do write1^T
                 reads4 = do_write1
-                own2 = diagonal(reads4, C)
-                decayed5 = decayed_sum(
-                    reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
-                    g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                from_start2 = from_state(do_S, g_a, g_n, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+                added4 = added_sum(
+                    from_start2, reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
+                    g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
-                decayed6 = decayed5 + own2[:, None] * k.to(tl.float32)  # with each step's own
+                own2 = diagonal(reads4, C)
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, g_a, g_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since3 = span(g_a, g_n, 0.0, 0)
-                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-                apart2 = (since3 * do_S) + decayed5
-                dq = decayed6 + (since3 * do_S)  # (46) (do S^T) . since + intra3
+                decayed3 = of_reads(added4, g_a, g_n, g_a, g_n, True, SMALL_RANGE, EXACT, DT)
+                apart2 = decayed3
+                dq = decayed3 + own2[:, None] * k.to(tl.float32)  # (46) (do S^T) . since + intra3
                 dq2 = dq  # (46) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
@@ -1730,7 +1740,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f5b434f2b084b110")
+    config = choose(some.dtype, (D, E), "44b15b8f58ca12dc")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

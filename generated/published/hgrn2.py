@@ -68,8 +68,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, has_small_range,
-    large_ranges, last_of, lasting, later_sums, log2_of, over_block, reach, span, sums_of,
+    added_sum, adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range, from_state,
+    has_small_range, large_ranges, last_of, lasting, later_sums, log2_of, of_reads, over_block, reach, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
@@ -766,7 +766,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "2812d160bf94ebaa")
+    config = choose(some.dtype, (D, E), "17725925dfbf8153")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1275,19 +1275,19 @@ def backward_read_1(
         else span(f_a, f_n, f_a_before, f_n_before)
     )
     stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
-    own = diagonal(reads, C)
-    decayed = decayed_sum(
-        reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
-        H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    from_start = from_state(do_S, f_a, f_n, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+    added = added_sum(
+        from_start, reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d,
+        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
-    decayed2 = decayed + own[:, None] * stepwise  # with each step's own
+    own = diagonal(reads, C)
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-    since = span(f_a, f_n, 0.0, 0)
-    apart = (do_S * since) + decayed
-    dq = decayed2 + (do_S * since)  # (24) (do S^T) . since + intra1
+    decayed = of_reads(added, f_a, f_n, f_a, f_n, True, SMALL_RANGE, EXACT, DT)
+    apart = decayed
+    dq = decayed + own[:, None] * stepwise  # (24) (do S^T) . since + intra1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     dq2 = dq  # (24) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (24) dq
@@ -1296,22 +1296,22 @@ def backward_read_1(
     )  # i do^T
     reads2 = product2
     own2 = diagonal(reads2, C)
-    decayed3 = decayed_sum(
+    decayed2 = decayed_sum(
         reads2, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok,
         last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
-    decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
+    decayed3 = decayed2 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
         again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
+    since = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
     product3 = tl.dot(i_.to(DT), dS.to(DT), input_precision="tf32x3")  # i dS^T
-    apart2 = decayed3 + tl.where((i < last)[:, None], (since2 * product3), 0.0)
-    read = decayed4 + (since2 * product3)  # (29) (i dS^T) . since + intra2
+    apart2 = decayed2 + tl.where((i < last)[:, None], (since * product3), 0.0)
+    read = decayed3 + (since * product3)  # (29) (i dS^T) . since + intra2
     stepwise2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
     sums = tl.sum(
-        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(stepwise2 * since2 * product3)), 0.0), 0.0), axis=0
+        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(stepwise2 * since * product3)), 0.0), 0.0), axis=0
     )  # out
     dlog_f_2 = -(f * read)  # dlog_f
     tl.store(
@@ -1443,19 +1443,19 @@ def backward_read_1_slow(
                     else span(f_a, f_n, f_a_before, f_n_before)
                 )
                 stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
-                own = diagonal(reads, C)
-                decayed = decayed_sum(
-                    reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                from_start = from_state(do_S, f_a, f_n, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+                added = added_sum(
+                    from_start, reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n,
+                    f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
-                decayed2 = decayed + own[:, None] * stepwise  # with each step's own
+                own = diagonal(reads, C)
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-                since = span(f_a, f_n, 0.0, 0)
-                apart = (do_S * since) + decayed
-                dq = decayed2 + (do_S * since)  # (24) (do S^T) . since + intra1
+                decayed = of_reads(added, f_a, f_n, f_a, f_n, True, SMALL_RANGE, EXACT, DT)
+                apart = decayed
+                dq = decayed + own[:, None] * stepwise  # (24) (do S^T) . since + intra1
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1468,24 +1468,22 @@ def backward_read_1_slow(
                 )  # i do^T
                 reads2 = product2
                 own2 = diagonal(reads2, C)
-                decayed3 = decayed_sum(
+                decayed2 = decayed_sum(
                     reads2, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a,
                     f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
-                decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
+                decayed3 = decayed2 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
                     again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
+                since = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                 product3 = tl.dot(i_.to(DT), dS.to(DT), input_precision="tf32x3")  # i dS^T
-                apart2 = decayed3 + tl.where((i < last)[:, None], (since2 * product3), 0.0)
-                read = decayed4 + (since2 * product3)  # (29) (i dS^T) . since + intra2
+                apart2 = decayed2 + tl.where((i < last)[:, None], (since * product3), 0.0)
+                read = decayed3 + (since * product3)  # (29) (i dS^T) . since + intra2
                 stepwise2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
                 sums = tl.sum(
-                    tl.where(
-                        i_ok[:, None], tl.where((i < last)[:, None], (-(stepwise2 * since2 * product3)), 0.0), 0.0
-                    ),
+                    tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(stepwise2 * since * product3)), 0.0), 0.0),
                     axis=0,
                 )  # out
                 dlog_f_2 = -(f * read)  # dlog_f
@@ -1514,7 +1512,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "2812d160bf94ebaa")
+    config = choose(some.dtype, (D, E), "17725925dfbf8153")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

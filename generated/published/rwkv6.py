@@ -72,8 +72,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range, large_ranges, last_of,
-    lasting, log2_of, over_block, reach, span, summed, sums_of,
+    added_sum, adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, from_state, has_small_range,
+    large_ranges, last_of, lasting, log2_of, of_reads, over_block, reach, span, summed, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
@@ -814,7 +814,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6bf1024fe65d9b2a")
+    config = choose(some.dtype, (D, E), "567a73b29b1f76bf")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1291,16 +1291,18 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    decayed = decayed_sum(
-        reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
-        w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    from_start = from_state(do_S, w_a_before, w_n_before, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+    added = added_sum(
+        from_start, reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
-    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-    since = span(w_a_before, w_n_before, 0.0, 0)
-    dq_0 = decayed + (do_S * since)  # (28) (do S^T) . since + intra1
+    dq_0 = of_reads(
+        added, w_a_before, w_n_before, w_a, w_n, True, SMALL_RANGE, EXACT, DT
+    )  # (28) (do S^T) . since + intra1
     dq_02 = dq_0  # dq
     tl.store(dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], dq_0, mask=i_new[:, None] & d_ok[None, :])  # dq
     dS = tl.load(
@@ -1310,7 +1312,7 @@ def backward_read_1(
     v_do = tl.trans(do_v) if EXACT else tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads2 = v_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    decayed2 = decayed_sum(
+    decayed = decayed_sum(
         reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
         w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
@@ -1331,8 +1333,8 @@ def backward_read_1(
         if EXACT
         else tl.full([1], 0, tl.int32)
     )
-    since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    dk_2 = decayed2 + (v_dS * since2)  # (33) (v dS^T) . since + intra2
+    since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
+    dk_2 = decayed + (v_dS * since)  # (33) (v dS^T) . since + intra2
     dk_22 = dk_2  # dk
     tl.store(dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], dk_2, mask=i_new[:, None] & d_ok[None, :])  # dk
 
@@ -1425,16 +1427,19 @@ def backward_read_1_slow(
                     if EXACT
                     else 0
                 )
-                decayed = decayed_sum(
-                    reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                from_start = from_state(do_S, w_a_before, w_n_before, SMALL_RANGE, EXACT, DT)  # (do S^T) . since
+                added = added_sum(
+                    from_start, reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
+                    EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
-                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-                since = span(w_a_before, w_n_before, 0.0, 0)
-                dq_0 = decayed + (do_S * since)  # (28) (do S^T) . since + intra1
+                dq_0 = of_reads(
+                    added, w_a_before, w_n_before, w_a, w_n, True, SMALL_RANGE, EXACT, DT
+                )  # (28) (do S^T) . since + intra1
                 dq_02 = dq_0  # dq
                 tl.store(
                     dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], dq_0, mask=i_new[:, None] & d_ok[None, :]
@@ -1450,7 +1455,7 @@ def backward_read_1_slow(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                decayed2 = decayed_sum(
+                decayed = decayed_sum(
                     reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
@@ -1471,8 +1476,8 @@ def backward_read_1_slow(
                     if EXACT
                     else tl.full([1], 0, tl.int32)
                 )
-                since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                dk_2 = decayed2 + (v_dS * since2)  # (33) (v dS^T) . since + intra2
+                since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
+                dk_2 = decayed + (v_dS * since)  # (33) (v dS^T) . since + intra2
                 dk_22 = dk_2  # dk
                 tl.store(
                     dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], dk_2, mask=i_new[:, None] & d_ok[None, :]
@@ -1835,7 +1840,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6bf1024fe65d9b2a")
+    config = choose(some.dtype, (D, E), "567a73b29b1f76bf")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -105,8 +105,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.decays import (
-    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range, large_ranges,
-    over_block, reach, span, summed,
+    added_sum, adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range,
+    large_ranges, of_reads, over_block, reach, span, summed,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
@@ -1067,7 +1067,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9f616c00e796d442")
+    config = choose(some.dtype, (D, E), "29ade7e0c6e32243")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1793,8 +1793,9 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    decayed = decayed_sum(
-        reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+    added = added_sum(
+        tl.zeros_like((ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32))), -reads,
+        (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
         False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
@@ -1808,14 +1809,15 @@ def backward_read_1(
     write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    decayed2 = decayed_sum(
-        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
-        last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+    added2 = added_sum(
+        added, reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
         again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    decayed = of_reads(added2, w_a, w_n, w_a, w_n, False, SMALL_RANGE, EXACT, DT)
     write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d, d_ok, last,
@@ -1830,15 +1832,16 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    read1 = ((-decayed) + decayed2) + (write1_dS * since)  # (55) (write1 dS) . since + intra1
+    read1 = decayed + (write1_dS * since)  # (55) (write1 dS) . since + intra1
     read12 = read1
     tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12, mask=i_new[:, None] & d_ok[None, :])
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads3 = v_do
-    decayed3 = decayed_sum(
-        reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
-        last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+    added3 = added_sum(
+        tl.zeros_like(q.to(tl.float32)), reads3, q.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not SMALL_RANGE:
         large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -1846,8 +1849,8 @@ def backward_read_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
     reads4 = v_write2
-    decayed4 = decayed_sum(
-        reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+    added4 = added_sum(
+        added3, -reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
         False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
@@ -1857,9 +1860,10 @@ def backward_read_1(
             again, reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), large_range_from, C
         )
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
+    decayed2 = of_reads(added4, w_a_before, w_n_before, w_a, w_n, False, SMALL_RANGE, EXACT, DT)
     since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS
-    dk = (decayed3 + (-decayed4)) + (since2 * v_dS)  # (58) (v dS) . since + intra2
+    dk = decayed2 + (since2 * v_dS)  # (58) (v dS) . since + intra2
     dk2 = dk  # (58) dk
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (58) dk
     S = tl.load(
@@ -1869,7 +1873,7 @@ def backward_read_1(
     do_v = tl.trans(v_do) if EXACT else tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     reads5 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    decayed5 = decayed_sum(
+    decayed3 = decayed_sum(
         reads5, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok,
         last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
@@ -1884,7 +1888,7 @@ def backward_read_1(
     stepwise = tl.where(
         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
     )  # sigmoid(a) . kappa
-    decayed6 = decayed_sum(
+    decayed4 = decayed_sum(
         reads6, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D, w_rests + step * D if EXACT else None,
         w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [do write1^T]_{i,j} (ahead1)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
@@ -1893,7 +1897,7 @@ def backward_read_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since3 = span(w_a, w_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S
-    dq = (decayed5 + (-decayed6)) + (since3 * do_S)  # (61) (do S) . since + intra3
+    dq = (decayed3 + (-decayed4)) + (since3 * do_S)  # (61) (do S) . since + intra3
     dq2 = dq  # (61) dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (61) dq
     write2_write1 = (
@@ -1903,7 +1907,7 @@ def backward_read_1(
     stepwise2 = tl.where(
         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
     )  # sigmoid(a) . kappa
-    decayed7 = decayed_sum(
+    decayed5 = decayed_sum(
         reads7, (ahead1.to(tl.float32)[:, None] * stepwise2), w_sums + step * D, w_rests + step * D if EXACT else None,
         w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
@@ -1914,7 +1918,7 @@ def backward_read_1(
         tl.trans(v_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
     )  # write2 v^T
     reads8 = write2_v
-    decayed8 = decayed_sum(
+    decayed6 = decayed_sum(
         reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a,
         w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
@@ -1923,7 +1927,7 @@ def backward_read_1(
         i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S
     since4 = span(w_a_before, w_n_before, 0.0, 0)
-    read2 = ((-decayed7) + decayed8) + (write2_S * since4)  # (64) (write2 S) . since + intra4
+    read2 = ((-decayed5) + decayed6) + (write2_S * since4)  # (64) (write2 S) . since + intra4
     read22 = read2
     tl.store(read2_out + step * D + i[:, None] * (H * D) + d[None, :], read22, mask=i_new[:, None] & d_ok[None, :])
 
@@ -2035,8 +2039,9 @@ def backward_read_1_slow(
                     if EXACT
                     else 0
                 )
-                decayed = decayed_sum(
-                    reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+                added = added_sum(
+                    tl.zeros_like((ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32))), -reads,
+                    (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
                     CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
@@ -2054,14 +2059,15 @@ def backward_read_1_slow(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                decayed2 = decayed_sum(
-                    reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
-                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                added2 = added_sum(
+                    added, reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+                    w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
                     again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                decayed = of_reads(added2, w_a, w_n, w_a, w_n, False, SMALL_RANGE, EXACT, DT)
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D, (last), d,
@@ -2076,7 +2082,7 @@ def backward_read_1_slow(
                     else tl.full([1], 0, tl.int32)
                 )
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                read1 = ((-decayed) + decayed2) + (write1_dS * since)  # (55) (write1 dS) . since + intra1
+                read1 = decayed + (write1_dS * since)  # (55) (write1 dS) . since + intra1
                 read12 = read1
                 tl.store(
                     read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12,
@@ -2087,9 +2093,10 @@ def backward_read_1_slow(
                 )
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 reads3 = v_do
-                decayed3 = decayed_sum(
-                    reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
-                    w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
+                added3 = added_sum(
+                    tl.zeros_like(q.to(tl.float32)), reads3, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
+                    False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not SMALL_RANGE:
                     large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
@@ -2097,8 +2104,8 @@ def backward_read_1_slow(
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
                 reads4 = v_write2
-                decayed4 = decayed_sum(
-                    reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+                added4 = added_sum(
+                    added3, -reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
                     CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
@@ -2108,9 +2115,10 @@ def backward_read_1_slow(
                         again, reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), large_range_from, C
                     )
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
+                decayed2 = of_reads(added4, w_a_before, w_n_before, w_a, w_n, False, SMALL_RANGE, EXACT, DT)
                 since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS
-                dk = (decayed3 + (-decayed4)) + (since2 * v_dS)  # (58) (v dS) . since + intra2
+                dk = decayed2 + (since2 * v_dS)  # (58) (v dS) . since + intra2
                 dk2 = dk  # (58) dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :]
@@ -2126,7 +2134,7 @@ def backward_read_1_slow(
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                decayed5 = decayed_sum(
+                decayed3 = decayed_sum(
                     reads5, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n, w_a,
                     w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
@@ -2145,7 +2153,7 @@ def backward_read_1_slow(
                 stepwise = tl.where(
                     i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
                 )  # sigmoid(a) . kappa
-                decayed6 = decayed_sum(
+                decayed4 = decayed_sum(
                     reads6, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS,
                     True, True, SMALL_RANGE, EXACT, DT,
@@ -2155,7 +2163,7 @@ def backward_read_1_slow(
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since3 = span(w_a, w_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S
-                dq = (decayed5 + (-decayed6)) + (since3 * do_S)  # (61) (do S) . since + intra3
+                dq = (decayed3 + (-decayed4)) + (since3 * do_S)  # (61) (do S) . since + intra3
                 dq2 = dq  # (61) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
@@ -2169,7 +2177,7 @@ def backward_read_1_slow(
                 stepwise2 = tl.where(
                     i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
                 )  # sigmoid(a) . kappa
-                decayed7 = decayed_sum(
+                decayed5 = decayed_sum(
                     reads7, (ahead1.to(tl.float32)[:, None] * stepwise2), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C,
                     CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
@@ -2181,7 +2189,7 @@ def backward_read_1_slow(
                     tl.trans(v_write2) if EXACT else tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")
                 )  # write2 v^T
                 reads8 = write2_v
-                decayed8 = decayed_sum(
+                decayed6 = decayed_sum(
                     reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
@@ -2190,7 +2198,7 @@ def backward_read_1_slow(
                     i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S
                 since4 = span(w_a_before, w_n_before, 0.0, 0)
-                read2 = ((-decayed7) + decayed8) + (write2_S * since4)  # (64) (write2 S) . since + intra4
+                read2 = ((-decayed5) + decayed6) + (write2_S * since4)  # (64) (write2 S) . since + intra4
                 read22 = read2
                 tl.store(
                     read2_out + step * D + i[:, None] * (H * D) + d[None, :], read22,
@@ -2765,7 +2773,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9f616c00e796d442")
+    config = choose(some.dtype, (D, E), "29ade7e0c6e32243")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -260,6 +260,18 @@ def split_product(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.conste
 
 
 @triton.jit
+def added_product(total, p, w, EXACT: tl.constexpr, DT: tl.constexpr):
+    """total + p @ w, in the same parts."""
+    high, p_rest = rounded_and_rest(p, DT)
+    wide, w_rest = rounded_and_rest(w, DT)
+    total = tl.dot(high, wide, total, input_precision="tf32x3")
+    if not EXACT:
+        total = tl.dot(high, w_rest, total)
+        total = tl.dot(p_rest, wide, total)
+    return total
+
+
+@triton.jit
 def decayed_product(
     total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
     C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
@@ -302,17 +314,28 @@ def decayed_sum(
     SMALL_RANGE: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """sum_j p_ij w_jx (decays between write j and read i)_x: in two factors or by halves, as `decayed_product`."""
+    total = added_sum(
+        tl.zeros_like(w), p, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride, C, CHUNK, LEVELS, FORWARD, DIAGONAL,
+        SMALL_RANGE, EXACT, DT,
+    )  # fmt: skip
+    return of_reads(total, high, n_high, low, n_low, FORWARD, SMALL_RANGE, EXACT, DT)
+
+
+@triton.jit
+def added_sum(
+    total, p, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
+    C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+):  # fmt: skip
+    """total + sum_j p_ij w_jx (decays between write j and read i)_x, of reads that have several such sums: where SMALL_RANGE over
+    the one of two factors that all have in common, which `of_reads` multiplies by."""
     i = tl.arange(0, C)
-    total = tl.zeros_like(w)
     if SMALL_RANGE:
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
         writer = w * (
             to_start(low, n_low, FORWARD, EXACT, DT) if FORWARD else from_start(high, n_high, FORWARD, EXACT, DT)
         )
-        here = split_product(seen, writer, False, EXACT, DT)
-        total += here * (
-            from_start(high, n_high, FORWARD, EXACT, DT) if FORWARD else to_start(low, n_low, FORWARD, EXACT, DT)
-        )
+        total = added_product(total, seen, writer, EXACT, DT)
     else:
         for level in range(LEVELS):
             decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, stride, C, CHUNK, EXACT)
@@ -323,6 +346,30 @@ def decayed_sum(
             total += tl.where(reads[:, None], decay, 0.0) * split_product(here, writer, False, EXACT, DT)
         if DIAGONAL:
             total += diagonal(p, C)[:, None] * w * span(high, n_high, low, n_low)
+    return total
+
+
+@triton.jit
+def from_state(x, high, n_high, SMALL_RANGE: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
+    """What reads take of the state at a chunk's start, x, with the decays up to them, for `added_sum` to be added to."""
+    if SMALL_RANGE:
+        if EXACT:
+            taken = x * 8.881784197001252e-16
+        else:
+            taken = x * tl.exp2(tl.full([], -6.0 if tl.float16 == DT else -50.0, tl.float32))
+    else:
+        taken = x * span(high, n_high, 0.0, 0)
+    return taken
+
+
+@triton.jit
+def of_reads(
+    total, high, n_high, low, n_low,
+    FORWARD: tl.constexpr, SMALL_RANGE: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+):  # fmt: skip
+    """What `added_sum` has added up, times the factor that is left."""
+    if SMALL_RANGE:
+        total *= from_start(high, n_high, FORWARD, EXACT, DT) if FORWARD else to_start(low, n_low, FORWARD, EXACT, DT)
     return total
 
 

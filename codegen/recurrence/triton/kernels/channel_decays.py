@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace as replaced
 
 from ....ir.code import (
@@ -11,6 +12,7 @@ from ....ir.code import (
     Group,
     Literal,
     Name,
+    Negative,
     Not,
     both,
     call,
@@ -26,6 +28,7 @@ from ....ir.expr import (
     dim_of,
     factors_of,
     leaf,
+    make,
     mul,
     rebuild,
     rename,
@@ -58,18 +61,98 @@ class ChannelDecays(TileProducts):
     def decayed_sums(self, x: Node, reads: ChannelDecays | None = None) -> Value:
         """What reads take of the writes of their own chunk, with a decay for each channel. What each read takes of each write but
         for that is the same for all channels: `reads` prints it, where a loop takes these block by block, and sums of each write
-        over another axis."""
+        over another axis. Several sums have a factor in common, which they are multiplied by once."""
+        if len(terms_of(x)) > 1 and self._factor_of(x) is not None:
+            return self._added_sums(x)
         for _, summed in map(split_constant, terms_of(x)):
             factors = factors_of(summed.args[0])
-            (axis,) = {a for f in factors if f.op == "decay_mask" for a in f.axes} - {ROW, COL}
-            where = reads or self
-            for y in walk(*(rename(f, {COL: ROW}) for f in factors if f.axes == (COL,))):
-                if y.op == "sum":
-                    self.memo[y] = where.value(y)
-            p = where.reads_of_writes(factors, axis)
-            p = where.assign("reads", p.over((ROW, COL)), (ROW, COL))
-            self.memo[summed] = self.decayed_sum(summed, COL, factors, p)
+            self.memo[summed] = self.decayed_sum(summed, COL, factors, self._reads(factors, reads))
         return self.value(x)
+
+    def _reads(self, factors: tuple[Node, ...], reads: ChannelDecays | None = None) -> Value:
+        """What each read takes of each write, but for the decays of a sum of these factors."""
+        (axis,) = {a for f in factors if f.op == "decay_mask" for a in f.axes} - {ROW, COL}
+        where = reads or self
+        for y in walk(*(rename(f, {COL: ROW}) for f in factors if f.axes == (COL,))):
+            if y.op == "sum":
+                self.memo[y] = where.value(y)
+        p = where.reads_of_writes(factors, axis)
+        return where.assign("reads", p.over((ROW, COL)), (ROW, COL))
+
+    def _factor_of(self, x: Node) -> Node | None:
+        """The decays from a chunk's start to its reads, or from these to its end, if all sums of x, in a kernel that makes them
+        of what it loads, have these in common."""
+        sums = [split_constant(t) for t in terms_of(x)]
+        if self.by_range is None or x not in self.intra.values() or any(n not in (1, -1) for n, _ in sums):
+            return None
+        masks = [f for _, y in sums for f in factors_of(y.args[0]) if f.op == "decay_mask" and len(f.axes) == 3]
+        found = {make("decay_in", m.args, (m.attrs[0], m.attrs[3]), set(m.axes) - {COL}) for m in masks}
+        return found.pop() if len(found) == 1 and len(masks) == len(sums) == len({*masks}) else None
+
+    def read_with_state(self, x: Node) -> Value | None:
+        """What a read takes of the state at the chunk's start and of the writes of the chunk, if it is that: both have the decays
+        up to the read, and are added up before they are multiplied by these."""
+        terms = terms_of(x)
+        inside = [t for t in terms if t.op == "leaf" and t.attrs[0] == "intra" and t.attrs[1] in self.intra]
+        if len(terms) != 2 or len(inside) != 1:
+            return None
+        (other,) = (t for t in terms if t is not inside[0])
+        writes = self.intra[inside[0].attrs[1]]
+        since, factors = self._factor_of(writes), factors_of(other)
+        if since is None or since.attrs[1] < 0 or since not in factors:
+            return None
+        (axis,) = set(since.axes) - {ROW}
+
+        def onto() -> Value:
+            read = self._product(tuple(f for f in factors if f is not since))
+            edges = map(Name, self._cumulative(since.args[0], since.attrs[0], over=(ROW, axis)))
+            state = call("from_state", read.over((ROW, axis)), *edges, "SMALL_RANGE", "EXACT", "DT")
+            return self.assign("from_start", state, (ROW, axis), note=self.note(other))
+
+        return self._added_sums(writes, onto, x)
+
+    def _added_sums(self, x: Node, onto: Callable[[], Value] | None = None, whole: Node | None = None) -> Value:
+        """The sums of x, and a value that they are added `onto`, which is made once the first sum has its operands: then this is
+        the read that is the `whole` of both."""
+        own: list[Code] = []
+        total: Value | None = None
+        for sign, summed in map(split_constant, terms_of(x)):
+            factors = factors_of(summed.args[0])
+            (mask,) = (f for f in factors if f.op == "decay_mask" and len(f.axes) == 3)
+            (axis,) = set(mask.axes) - {ROW, COL}
+            p = self._reads(factors).over((ROW, COL))
+            w = self._written_over(factors, mask, axis).over((ROW, axis))
+            alone, forward = self._own_apart(mask), mask.attrs[3] > 0
+            edges = self.halves(mask, axis)
+            if total is None:
+                total = Value(call("tl.zeros_like", w), (ROW, axis)) if onto is None else onto()
+            ways = forward, mask.attrs[2] and not alone, "SMALL_RANGE", "EXACT", "DT"
+            read = p if sign > 0 else Negative(p)
+            added = call("added_sum", total.code, read, w, *edges, "C", self.chunk, "LEVELS", *ways)
+            total = self.assign("added", added, (ROW, axis), note=self.note(summed))
+            if alone:
+                each = self.assign("own", call("diagonal", p, "C"), (ROW,)).over((ROW, axis))
+                own.append(times(each, w) if sign > 0 else Negative(times(each, w)))
+            self.from_slow_path(mask, axis, None if forward else (p, w))
+        assert total is not None
+        made = call("of_reads", total.code, *edges[2:6], forward, "SMALL_RANGE", "EXACT", "DT")
+        if whole is not None and not own:
+            return Value(made, total.axes)
+        v = self.assign("decayed", made, total.axes)
+        if self.apart is not None:
+            self.apart[whole or x] = v
+        if own and whole is None:
+            return self.assign("decayed", plus(v.code, *own), v.axes, note="with each step's own")
+        return Value(plus(v.code, *own), v.axes) if own else v
+
+    def _written_over(self, factors: tuple[Node, ...], mask: Node, axis: str) -> Value:
+        """What is written, over the channels that have decays of their own."""
+        return self.tile_of(tuple(f for f in factors if f is not mask and (axis in f.axes or f.axes == (COL,))), axis)
+
+    def _own_apart(self, mask: Node) -> bool:
+        """Is each step's own write, which no decay is before, added apart?"""
+        late, write_late, inclusive, _ = mask.attrs
+        return self.apart is not None and inclusive and late == write_late
 
     def decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
         """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
@@ -78,11 +161,8 @@ class ChannelDecays(TileProducts):
         if len(masks) > 1 or bound != COL or axis not in x.axes:
             raise CannotPrint(f"decays over three axes in {x!r}")
         p = p or self.reads_of_writes(factors, axis)
-        w = self.tile_of(tuple(f for f in factors if f is not masks[0] and (axis in f.axes or f.axes == (COL,))), axis)
-        late, write_late, inclusive, _ = masks[0].attrs
-        alone = (
-            self.apart is not None and inclusive and late == write_late
-        )  # a step's own write, which no decay is before
+        w = self._written_over(factors, masks[0], axis)
+        alone = self._own_apart(masks[0])
         made = call(
             "decayed_sum",
             p.over((ROW, COL)),
@@ -92,7 +172,7 @@ class ChannelDecays(TileProducts):
             self.chunk,
             "LEVELS",
             masks[0].attrs[3] > 0,
-            inclusive and not alone,
+            masks[0].attrs[2] and not alone,
             Literal(False) if self.by_range is None else "SMALL_RANGE",
             "EXACT",
             "DT",

@@ -77,6 +77,8 @@ class Tiles(TileLeaves, Walk[Node, Value]):
 
     def sum(self, x: Node) -> Value:
         """A sum. Products on tensor cores are added up where they are made, onto what else there is."""
+        if (read := self.read_with_state(x)) is not None:
+            return read
         axes = self.ordered(x.axes)
         args = [self._subtracted(a) for a in x.args]
         dots = [a for a in args if a not in self.memo and self._is_dot(a) and self.ordered(a.axes) == axes]

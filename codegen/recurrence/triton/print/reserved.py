@@ -7,8 +7,8 @@ IMPORTS = {
     "chunkform.runtime.chunk_kernels.head_major": "by_head",
     "chunkform.runtime.chunk_kernels.decay_gradient": "block_sums boundary_sums suffix_sum",
     "chunkform.runtime.chunk_kernels.decays": (
-        "adds_large_range cumulate cumulate_beside decayed_product decayed_sum diagonal first_large_range "
-        "has_small_range large_ranges last_of lasting later_sums log2_of over_block power reach span sum_of_others "
+        "added_sum adds_large_range cumulate cumulate_beside decayed_product decayed_sum diagonal first_large_range from_state "
+        "has_small_range large_ranges last_of lasting later_sums log2_of of_reads over_block power reach span sum_of_others "
         "summed sums_of"
     ),
     "chunkform.runtime.chunk_kernels.indexing": "chunk_of place_of segment_of",

@@ -51,7 +51,7 @@ def body() -> tuple[Statement, ...]:
 
 def test_a_gradient_is_stored_before_the_next_read_is_made(body: tuple[Statement, ...]) -> None:
     sums = [n for n, x in enumerate(body) if isinstance(x, Let) and isinstance(x.value, Call)]
-    sums = [n for n in sums if body[n].value.function == "decayed_sum"]  # type: ignore[union-attr]
+    sums = [n for n in sums if body[n].value.function in ("added_sum", "decayed_sum")]  # type: ignore[union-attr]
     stores = [n for n, x in enumerate(body) if isinstance(x, Store)]
     assert len(sums) == 4 and len(stores) == 3
     assert sums[2] < stores[0] < sums[3] < stores[1]
@@ -78,3 +78,16 @@ def test_operands_of_float32_fit_into_shared_memory_at_the_largest_width() -> No
         ]
         rows = [report_row(x, "sm_90", "float32", 256, 0) for x in reads]
     assert len(rows) == 2 and [x.problem for x in rows] == ["", ""]
+
+
+def test_what_a_read_takes_of_a_state_and_of_writes_is_multiplied_once_by_the_decays_that_they_share(
+    body: tuple[Statement, ...],
+) -> None:
+    """Two reads of a state, each added to the sum of its own writes; and one that has two such sums of a chunk's writes."""
+    made = {x.names[0]: x.value for x in body if isinstance(x, Let) and isinstance(x.value, Call)}
+    added = {n: x for n, x in made.items() if x.function == "added_sum"}
+    onto = [made[x.arguments[0].text].function for x in added.values() if x.arguments[0].text in made]
+    assert sorted(onto) == ["added_sum", "from_state", "from_state"] and len(added) == 4
+    read = [x.arguments[0].text for x in made.values() if x.function == "of_reads"]
+    assert len(read) == 3 and set(read) < set(added)
+    assert not any(x.function == "decayed_sum" for x in made.values())
