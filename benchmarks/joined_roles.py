@@ -9,6 +9,7 @@ Exit status 1: it was not launched, or has larger errors.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -29,11 +30,17 @@ from .pairs import lower_bound_milliseconds
 from .peers import ours
 from .roles import Row, Rows, command, larger_errors, meanwhile
 
-NAMES = ("gated_delta_rule", "delta_rule")
+NAMES = ("gated_delta_rule", "delta_rule", "inverse_attention")
 FORWARD, BACKWARD = "forward_joined_roles", ("backward_joined_1_roles", "backward_joined_2_roles")
 LOADED = "backward_sweep_3_roles"  # beside these, which has no prologue
 KERNELS = {"forward": (FORWARD,), "both": (FORWARD, *BACKWARD, LOADED)}
 DEVICE, BACKEND = "cuda", "triton"
+
+
+def kernels_of(name: str) -> dict[str, tuple[str, ...]]:
+    """Those of these kernels that an op has, by pass."""
+    there = importlib.import_module(f"chunkform.generated.{name}")
+    return {passes: tuple(n for n in kernels if hasattr(there, n)) for passes, kernels in KERNELS.items()}
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,8 @@ def reference(
 ) -> dict[str, Tensor]:
     """The output and the last states of each sequence, and the gradients, in float64."""
     names = {a.key: a.name for a in ours(name).signature.arguments}
+    step = compiled(name).step
+    (state,), (output,) = [x.name for x in step.states], step.output_axes
     heads = case.shape.heads
     full = {names[n]: x.repeat_interleave(heads // x.shape[2], 2) for n, x in given.items()}
     at, parts = 0, []
@@ -159,12 +168,15 @@ def reference(
         own = {key: x[:, at : at + length] for key, x in full.items()}
         mine = slice(n, n + 1) if case.lengths else slice(None)
         first = None if start is None else start[mine]
-        cotangents = {"o": incoming["o"][:, at : at + length]}
         values, finals, found, initial = oracle(
-            compiled(name), own, {"S": first}, cotangents=cotangents, final_cotangents={"S": incoming["S"][mine]}
+            compiled(name),
+            own,
+            {state: first},
+            cotangents={output: incoming["o"][:, at : at + length]},
+            final_cotangents={state: incoming["S"][mine]},
         )
-        parts.append(values | finals | {f"d{key}": found[names[key]] for key in given})
-        parts[-1] |= {} if first is None else {"dS": initial["S"]}
+        parts.append({"o": values[output], "S": finals[state]} | {f"d{key}": found[names[key]] for key in given})
+        parts[-1] |= {} if first is None else {"dS": initial[state]}
         at += length
     joined = {n: torch.cat([x[n] for x in parts], 0 if n in ("S", "dS") else 1) for n in parts[0]}
     for n, x in given.items():
@@ -217,7 +229,7 @@ def complaints(found: Row) -> list[str]:
     said += [
         f"{row['op']} {row['shape']}: {kernel} was not launched"
         for row in found["times"]
-        for passes, kernels in KERNELS.items()
+        for passes, kernels in kernels_of(row["op"]).items()
         for kernel in kernels
         if not all(kernel in each for each in row["with roles"][passes]["kernels"])
     ]
@@ -227,7 +239,7 @@ def complaints(found: Row) -> list[str]:
 def table(found: Row) -> str:
     lines = [f"{'op':18} {'shape':36} {'passes':8} {'bound':>8} {'without':>16} {'with roles':>16}   kernels"]
     for row in found["times"]:
-        for passes, kernels in KERNELS.items():
+        for passes, kernels in kernels_of(row["op"]).items():
             each = [", ".join(f"{x:.1f}" for x in row[w][passes]["all"]) for w in ("without", "with roles")]
             taken = row["with roles"][passes]["kernels"][-1]
             own = ", ".join(f"{taken.get(x, (0, math.nan))[1]:.1f}" for x in kernels)

@@ -63,12 +63,19 @@ def test_without_a_gpu_it_ends_in_a_sentence(monkeypatch):
         joined_roles.main()
 
 
-def test_what_is_compared_is_what_was_asked_for(monkeypatch):
+def test_an_op_is_asked_for_the_kernels_that_it_has():
+    assert joined_roles.kernels_of("delta_rule") == ALL
+    assert joined_roles.kernels_of("inverse_attention") == {"forward": (), "both": ALL["both"][1:]}
+
+
+@pytest.mark.parametrize("name", ["delta_rule", "inverse_attention"])
+def test_what_is_compared_is_what_was_asked_for(name, monkeypatch):
     """Packed sequences, initial states and shared heads: without a GPU, both ways are torch."""
     monkeypatch.setattr(joined_roles, "DEVICE", "cpu")
     monkeypatch.setattr(joined_roles, "BACKEND", "torch")
     shape = joined_roles.Shape("small", 1, 40, 2, 16)
     case = joined_roles.Case(shape, start=True, shared=1, lengths=(3, 37))
-    row = joined_roles.comparison("delta_rule", case)
+    row = joined_roles.comparison(name, case)
     assert row["with roles"] == row["without"] and 0 < row["without"]["o"] < 5e-3 and row["without"]["S"] < 1e-5
-    assert set(row["without"]) == {"o", "S", "dq", "dk", "dv", "dbeta", "dS"} and max(row["without"].values()) < 1e-2
+    gradients = {"delta_rule": {"dv", "dbeta"}, "inverse_attention": {"do", "dlog_lam"}}[name]
+    assert set(row["without"]) == {"o", "S", "dq", "dk", "dS"} | gradients and max(row["without"].values()) < 1e-2

@@ -1,4 +1,4 @@
-"""The GPU tests in several processes on one GPU, since compiling kernels takes most of their time: `make test-gpu`.
+"""The GPU tests in several processes, on all GPUs, since compiling kernels takes most of their time: `make test-gpu`.
 
     python tests/gpu/side_by_side.py [--processes 16] [--seconds 480] [what pytest takes, such as -k name or --unverified]
 
@@ -16,6 +16,8 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import torch
 
 ROOT = Path(__file__).parent.parent.parent
 LOST = 75  # how a process ends whose GPU refuses to go on: another takes its place
@@ -60,6 +62,8 @@ def run(worker: str, words: list[str], folder: str, until: float) -> int:
     environment = os.environ | {"CHUNKFORM_WORKER": worker, "CHUNKFORM_CLAIMS": folder, "CHUNKFORM_UNTIL": str(until)}
     if worker:
         environment |= {"OMP_NUM_THREADS": "1"}
+        gpus = torch.cuda.device_count()
+        environment |= {"CUDA_VISIBLE_DEVICES": str(int(worker) % gpus)} if gpus > 1 else {}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

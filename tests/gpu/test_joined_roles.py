@@ -23,5 +23,5 @@ def test_errors_are_as_without_roles(name, case, monkeypatch):
     )
     found = {"errors": [joined_roles.comparison(name, case)], "times": []}
     assert joined_roles.complaints(found) == []
-    kernels = (x for several in joined_roles.KERNELS.values() for x in several)
+    kernels = (x for several in joined_roles.kernels_of(name).values() for x in several)
     assert [k.fn.__name__ for k in launched] == [*kernels]
