@@ -2,7 +2,6 @@
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -10,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from shared.forked import code
+from shared.wheel import wheel_of
 
 import chunkform
 from chunkform.errors import HOST, page_of
@@ -33,22 +34,7 @@ def shipped_files() -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    # From a copy, as setuptools leaves build/ behind; with a file there of which an earlier version has left a copy.
-    tree, wheels = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheels")
-    for directory in DIRECTORIES.values():
-        shutil.copytree(ROOT / directory, tree / directory, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ROOT.glob("*.*"):
-        if file.name in {"pyproject.toml", "README.md", "setup.py"}:
-            shutil.copy(file, tree)
-    offline = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    left = tree / "build" / "lib" / "chunkform" / "generated" / "of_an_earlier_version.py"
-    left.parent.mkdir(parents=True)
-    left.touch()
-    command = [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", wheels, tree]
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = wheels.glob("*.whl")
-    return set(zipfile.ZipFile(wheel).namelist())
+    return set(zipfile.ZipFile(wheel_of(tmp_path_factory)).namelist())
 
 
 def test_wheel_puts_nothing_but_chunkform_into_site_packages(wheel_files: set[str]) -> None:
@@ -109,7 +95,8 @@ def test_generated_ops_load_neither_sympy_nor_jinja() -> None:
     modules = ["chunkform", "chunkform.runtime", "chunkform.generated"]
     modules += [f"chunkform.generated.{f.stem}" for f in sorted((ROOT / "generated").glob("*.py")) if f.stem[0] != "_"]
     loaded = f"import sys, {', '.join(modules)}; print(sorted({{'sympy', 'jinja2'}} & set(sys.modules)))"
-    assert run_python(loaded) == "[]"
+    done = code(loaded)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_importing_chunkform_alone_loads_no_torch() -> None:

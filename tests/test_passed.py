@@ -1,7 +1,7 @@
 """Gates that have passed don't run again for the very same, and do for anything else."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from shared import passed
@@ -9,8 +9,10 @@ from shared.op_cases import SPECS
 
 from chunkform.codegen.exact import random_points
 from chunkform.codegen.exact.random_points import _Positive
+from chunkform.codegen.ir.code import Name
 from chunkform.codegen.ir.evaluate import Reals
 from chunkform.codegen.ir.expr import leaf
+from chunkform.codegen.ir.kernel_ir import Let
 from chunkform.codegen.recurrence.gates.gates import gate_plan
 from chunkform.codegen.recurrence.pipeline import compile_spec
 
@@ -42,6 +44,17 @@ def test_the_same_runs_once_and_anything_else_again(gate):
     for given in (*some, *some, Given(leaf("input", "k", ("d",)), (1, 2))):
         assert once(given) is None
     assert ran == some
+
+
+def test_trees_are_told_apart_also_once_their_content_is_known(gate):
+    once, ran = gate
+    tree = Name("a") + Name("b")
+    some = [
+        Given(x, (1,)) for x in (tree, Name("b") + Name("a"), replace(tree, right=Name("c")), Let(("x",), tree), tree)
+    ]
+    for given in (*some, *some):
+        assert once(given) is None
+    assert ran == some[:4]
 
 
 def test_numbers_of_many_digits_have_their_precision_as_content(gate):

@@ -5,11 +5,10 @@ What a printer has laid out by meaning, such as a tensor with its strides, it en
 
 from __future__ import annotations
 
-import io
+import re
 import subprocess
 import sys
-import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chunkform.errors import BuildError
@@ -18,7 +17,6 @@ from ..ir.words import Words, listed
 
 LINE = 120  # of code; ruff breaks what is longer
 AS_LAID = "  # fmt: skip"  # ruff's mark; it stands in no generated file
-LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
 def formatted(text: str, name: str = "generated.py") -> str:
@@ -107,33 +105,39 @@ def _rows(text: str) -> tuple[dict[int, _Row], set[int]]:
     """The lines that have code, and the numbers of those that a printer has laid out."""
     rows: dict[int, _Row] = {}
     laid: set[int] = set()
-    depth = 0
-    for statement in _statements(text):
-        for t in statement:
-            if t.type == tokenize.COMMENT:
-                if t.string == AS_LAID.strip():
-                    laid.update(range(statement[0].start[0], t.start[0] + 1))
-                if t.start[0] in rows:
-                    rows[t.start[0]].noted = True
-                continue
-            row = rows.setdefault(t.start[0], _Row(depth, depth, depth, ""))
-            if t.type == tokenize.OP:
-                depth += (t.string in "([{") - (t.string in ")]}")
-            row.least, row.after, row.last = min(row.least, depth), depth, t.string
-            row.noted = row.noted or t.start[0] != t.end[0]
-            if t.end[0] != t.start[0]:
-                rows[t.end[0]] = _Row(depth, depth, depth, t.string, noted=True)
+    line, depth, begun = 1, 0, 0  # begun: where a statement has, or 0
+    row: _Row | None = None
+    for t in TOKENS.finditer(text):
+        kind, words = t.lastgroup, t[0]
+        if kind == "newline":
+            line, row = line + 1, None
+            begun = begun if depth else 0
+        elif kind == "comment":
+            if words == AS_LAID.strip():
+                laid.update(range(begun or line, line + 1))
+            if row is not None:
+                row.noted = True
+        else:
+            begun = begun or line
+            if row is None:
+                row = rows[line] = _Row(depth, depth, depth, "")
+            if kind == "open":
+                depth += 1
+            elif kind == "close":
+                depth -= 1
+                row.least = min(row.least, depth)
+            row.after, row.last = depth, words[-1]
+            if kind == "text" and (more := words.count("\n")):
+                row.noted = True
+                line += more
+                row = rows[line] = _Row(depth, depth, depth, "", noted=True)
     return rows, laid
 
 
-def _statements(text: str) -> Iterator[list[tokenize.TokenInfo]]:
-    """The tokens of each statement, or of the head of one, without those of layout."""
-    found: list[tokenize.TokenInfo] = []
-    for t in tokenize.generate_tokens(io.StringIO(text).readline):
-        if t.type not in LAYOUT:
-            found.append(t)
-        if t.type == tokenize.NEWLINE and found:
-            yield found
-            found = []
-    if found:
-        yield found
+# What decides where lines may be joined: brackets, texts, comments and ends of lines; all else is words.
+TOKENS = re.compile(
+    r"""(?P<newline>\n)|(?P<comment>\#[^\n]*)|(?P<open>[(\[{])|(?P<close>[)\]}])
+    |(?P<text>\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    |(?P<words>[^\s#()\[\]{}"']+)""",
+    re.VERBOSE | re.DOTALL,
+)

@@ -2,11 +2,10 @@
 
 import ast
 import importlib
-import subprocess
-import sys
 
 import pytest
 import torch
+from shared.forked import code
 from shared.op_cases import compiled
 
 from chunkform.codegen.commands.build import GENERATED, build
@@ -71,8 +70,8 @@ def test_a_stale_and_an_orphaned_file_are_found(tmp_path):
 
 
 def test_importing_an_op_loads_neither_sympy_nor_jinja2():
-    code = "import sys, chunkform.generated.lightning_attention; print({'sympy', 'jinja2'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    done = code("import sys, chunkform.generated.lightning_attention; print({'sympy', 'jinja2'} & set(sys.modules))")
+    assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 @pytest.mark.parametrize("name", SPECS)

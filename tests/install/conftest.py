@@ -3,18 +3,19 @@
 from pathlib import Path
 
 import pytest
+from shared.wheel import wheel_of
 
-from .environment import built, copied, environment
-
-
-@pytest.fixture(scope="session")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copied(tmp_path_factory.mktemp("tree"))
+from .environment import environment
 
 
 @pytest.fixture(scope="session")
-def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tree, tmp_path_factory.mktemp("wheel"))
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tree(wheel: Path) -> Path:
+    return wheel.parent / "tree"
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-from .environment import PROJECT, ROOT, built
+from shared.wheel import PROJECT, ROOT, built
 
 SMOKE = Path(__file__).with_name("smoke.py")
 

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from install.environment import ROOT, built, copied
+from shared.wheel import ROOT, built, copied
 
 SMOKE = Path(__file__).with_name("smoke.py")
 

@@ -25,7 +25,7 @@ import time
 import traceback
 from pathlib import Path
 
-SELDOM = (1_000_000, 20, 100)  # how often cycles are looked for
+SELDOM = (5_000_000, 20, 100)  # how often cycles are looked for: after several specs, not after each
 TESTS = Path(__file__).resolve().parents[1]
 INTERPRETED = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
 TAKEN: list[float] = []  # seconds of the processor, of each script that was run; of the first, with what it waited for
