@@ -148,8 +148,19 @@ def as_node(x: Any) -> Node:
     return x if isinstance(x, Node) else const(x)
 
 
+class Kept(str):
+    """A square state's kept axis, beside the contracted one of the same `dim`: sizes and indices of it are its own."""
+
+    dim: str
+
+    def __new__(cls, dim: str) -> Kept:
+        found = super().__new__(cls, f"{dim}~")
+        found.dim = dim
+        return found
+
+
 def dim_of(axis: str) -> str:
-    return axis.rstrip("'")
+    return axis if isinstance(axis, Kept) else axis.rstrip("'")
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------

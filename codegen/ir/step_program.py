@@ -8,6 +8,8 @@ from typing import Any
 
 from .expr import Node, canonical_axis, leaf
 
+PER_HEAD = ("parameter", "decay parameter")  # kinds of one value a head
+LOG_PER_HEAD = tuple(f"log {x}" for x in PER_HEAD)
 Domain = tuple[Fraction | None, Fraction | None]  # values lie between; None where there is no bound
 
 
@@ -41,6 +43,10 @@ class Var:
     @property
     def is_decay(self) -> bool:
         return self.kind.startswith("decay")
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.kind in PER_HEAD
 
     @property
     def per_step(self) -> bool:

@@ -28,6 +28,7 @@ from ..ir.expr import (
 from ..ir.expr import replace as substituted
 from ..ir.kernel_ir import KernelFunction, let
 from ..ir.launch_ir import Expr, Function, Passed, of_code, py, ref
+from ..ir.step_program import PER_HEAD
 from ..ir.words import Definition, Definitions, apart
 from ..printing.cannot_print import CannotPrint
 from ..printing.code_passes import finished_function, finished_kernel
@@ -150,7 +151,6 @@ ELEMENTWISE = (
     "max",
     "expand",
 )
-PER_HEAD = ("parameter", "decay parameter")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter, Torch
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import adjoint, gradient_name
-from .names import Names, printed, shape_text
+from .names import Names, Shape, printed
 
 
 def depends_on_parameters(c: Compiled) -> bool:
@@ -20,7 +20,7 @@ def start_statements(c: Compiled, names: Names) -> list[Statement]:
     found: list[Statement] = []
     for s in c.step.states:
         name = names.of("state", s.name)
-        value = py("like.new_zeros({})", shape_text("batch, heads", s.axes))
+        value = py("like.new_zeros({})", Shape(("batch", "heads"), s.axes).whole)
         made: list[Set] = []
         if s.initial is not None:
             printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
@@ -63,9 +63,7 @@ def initial_adjoints(c: Compiled) -> dict[str, StepProgram]:
         if s.initial is None:
             continue
         used = {x.attrs[1] for x in _leaves(s.initial)}
-        variables = tuple(
-            v for v in c.step.variables if v.name in used and (v.kind == "constant" or v.kind.endswith("parameter"))
-        )
+        variables = tuple(v for v in c.step.variables if v.name in used and (v.kind == "constant" or v.is_parameter))
         if all(v.kind == "constant" for v in variables):
             continue
         alone = StepProgram(
@@ -89,4 +87,4 @@ def _leaves(node: object) -> list:
 
 def parameters(c: Compiled) -> list[Var]:
     """Variables that are the same at each step, with gradients summed over time."""
-    return [v for v in c.step.variables if v.kind in ("parameter", "decay parameter")]
+    return [v for v in c.step.variables if v.is_parameter]

@@ -123,7 +123,7 @@ class Kernel:
 
     def step_load(self, name: str, x: Pointer, decay: bool = False) -> Let:
         """`name` as a variable's value at step `now`; vectors and numbers are prefetched by a step, where registers are left."""
-        matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.kind.endswith("parameter"))
+        matrices = any(len(v.axes) > 1 for v in self.c.step.variables if v.is_parameter)
         if len(x.axes) > 1:
             self.matrices[name] = x.axes
         if len(x.axes) > 1 or matrices:
@@ -230,7 +230,7 @@ class Kernel:
     def launch(self, f: KernelFunction) -> dict[str, Any]:
         """Arguments by their roles, the widths of tiles, and the size of the largest one."""
         states = [s.axes for s in self.c.step.states]
-        parameters = [v.axes for v in self.c.step.variables if v.kind.endswith("parameter")]
+        parameters = [v.axes for v in self.c.step.variables if v.is_parameter]
         largest = sorted(
             {" * ".join(sorted(f"block_{dim_of(a)}" for a in axes)) for axes in states + parameters if axes}
         )

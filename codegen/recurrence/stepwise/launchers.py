@@ -108,7 +108,7 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
         body.append(Alloc(Entry("initial_gradients", x["key"]), _shape(x), None, like=LIKE))
     body += [Alloc(Entry("workspace", x["key"]), _shape(x), None, like=LIKE) for x in k["workspace"]]
     for x in k["per_step"]:
-        gradient = Set((f'gradients["{x["key"]}"]',), py('gradient_like(given["{}"], {})', x["key"], x["shape"]))
+        gradient = Set((f'gradients["{x["key"]}"]',), py('gradient_like(given["{}"], {})', x["key"], x["shape"].whole))
         body.append(_part(x) if x["part"] else gradient)
     for x in k["per_head"]:
         body.append(_part(x) if x["part"] else Alloc(Entry("gradients", x["key"]), _shape(x), None, like=LIKE))
@@ -172,16 +172,17 @@ def _cut(k: Made, entries: int | str, backwards: bool = False) -> Body:
 
 
 def _shape(x: Made) -> Expr:
-    return Expr(x["shape"].removeprefix("(").removesuffix(")"))
+    found: Expr = x["shape"].entries
+    return found
 
 
 def _part(x: Made) -> Alloc:
     """Room for what each tile has of a result."""
-    return Alloc(Entry("partial_sums", x["key"]), py("tiles, *{}", x["shape"]), None, like=LIKE)
+    return Alloc(Entry("partial_sums", x["key"]), py("tiles, *{}", x["shape"].whole), None, like=LIKE)
 
 
 def _incoming(table: str, x: Made) -> Expr:
-    return py('incoming({}.get("{}"), {}, {})', table, x["key"], x["shape"], LIKE)
+    return py('incoming({}.get("{}"), {}, {})', table, x["key"], x["shape"].whole, LIKE)
 
 
 # --- launches -------------------------------------------------------------------------------------------------------

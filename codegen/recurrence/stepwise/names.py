@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...ir.expr import Node, dim_of, plain_name
-from ...ir.launch_ir import Expr, Set, of_code
+from ...ir.launch_ir import Expr, Set, joined, of_code, py
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter
 from ..chunkwise.compiled import Compiled
@@ -95,9 +95,22 @@ def first_input(c: Compiled) -> str:
     return c.step.leading.name
 
 
-def shape_text(lead: str, axes: tuple[str, ...]) -> str:
-    """A shape as text, such as (batch, heads, size_d)."""
-    return f"({', '.join([lead, *(f'size_{dim_of(a)}' for a in axes)])})"
+@dataclass(frozen=True)
+class Shape:
+    """What a tensor's axes are as long as: names, and then the sizes of dims."""
+
+    lead: tuple[str, ...]
+    axes: tuple[str, ...]
+
+    @property
+    def entries(self) -> Expr:
+        """The sizes in a row, as in `batch, heads, size_d`."""
+        return joined(Expr(x) for x in (*self.lead, *(f"size_{dim_of(a)}" for a in self.axes)))
+
+    @property
+    def whole(self) -> Expr:
+        """The sizes as a tuple."""
+        return py("({})", self.entries)
 
 
 def printed(

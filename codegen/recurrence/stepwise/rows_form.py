@@ -16,7 +16,7 @@ from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .kernel import Kernel, Pointer
 from .loops import CHECKPOINT, Backward, Forward, Rows, backward_kernel, forward_kernel, room
-from .names import shape_text, tensors
+from .names import Shape, tensors
 from .rows import RowPlan, RowStatements, row_copy, row_plan
 from .tiling import OWN, Tiling
 
@@ -131,7 +131,7 @@ def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str,
     )
     return rows_launch(k, backward_kernel(k, made, over), over) | {
         "moment": [
-            {"key": s.name, "shape": shape_text("layout.sequences, heads", s.axes)} for s in p.states if s.name in now
+            {"key": s.name, "shape": Shape(("layout.sequences", "heads"), s.axes)} for s in p.states if s.name in now
         ],
     }
 
@@ -186,7 +186,7 @@ def rows_step(
 
 def _summed(p: StepProgram) -> set[str]:
     """Gradients of parameters, which are added up in whole tiles."""
-    return {f"out {gradient_name(v)}" for v in p.variables if v.kind in ("parameter", "decay parameter")}
+    return {f"out {gradient_name(v)}" for v in p.variables if v.is_parameter}
 
 
 def _assign(k: Kernel, p: StepProgram, results: dict[str, Code]) -> list[Let]:

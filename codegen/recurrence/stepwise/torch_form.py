@@ -32,9 +32,9 @@ from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .initial import gradient_statements, parameters, start_statements
-from .names import Names, first_input, names_of, printed, shape_text, sizes, tensors
+from .names import Names, Shape, first_input, names_of, printed, sizes, tensors
 
-STEPS, HEADS = "batch, steps, heads", "batch, heads"
+STEPS, HEADS = ("batch", "steps", "heads"), ("batch", "heads")
 WANTED = "{{name: gradient for name, gradient in {}.items() if name in needs}}"
 
 
@@ -142,7 +142,7 @@ def _step(form: _Form, p: StepProgram, outputs: bool = True) -> _Step:
     printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
     made, results = printed(printer, nodes, names, orders, p.names)
     read = _read(nodes)
-    updates = [_whole(results[f"next {n}"], p.updates[n], shape_text(HEADS, x)) for n, x in states.items()]
+    updates = [_whole(results[f"next {n}"], p.updates[n], Shape(HEADS, x).whole) for n, x in states.items()]
     return _Step(
         tuple(
             Set((names.of(v.kind, v.name),), py("{}[t]", entry("sequences", v.name)))
@@ -159,7 +159,7 @@ def _read(nodes: dict[str, Node]) -> set[tuple[str, str]]:
     return {x.attrs[:2] for x in leaves(*nodes.values())}
 
 
-def _whole(value: Expr, node: Node, shape: str) -> Expr:
+def _whole(value: Expr, node: Node, shape: Expr) -> Expr:
     """A new state with all of its axes, where the value itself may lack some."""
     full = any(x.attrs[0] in ("input", "decay", "cotangent", "trajectory", "state") for x in leaves(node))
     return value if full and node.op != "expand" else py("like.new_zeros({}) + ({})", shape, value)
@@ -236,8 +236,8 @@ def _stored(room: Expr, value: Expr) -> Do:
     return Do(py("{}[:, t] = {}", room, value), stores=room.names)
 
 
-def _room(name: str, lead: str, axes: tuple[str, ...], like: Expr) -> Alloc:
-    return Alloc(name, Expr(shape_text(lead, axes)[1:-1]), None, like=like)
+def _room(name: str, lead: tuple[str, ...], axes: tuple[str, ...], like: Expr) -> Alloc:
+    return Alloc(name, Shape(lead, axes).entries, None, like=like)
 
 
 # --- backwards ------------------------------------------------------------------------------------------------------
@@ -250,18 +250,18 @@ def _backward(c: Compiled, name: str) -> Function:
     own, others = [v for v in p.variables if v.per_step], parameters(c)
     states, all_states = p.states, form.all_states
     incoming = (
-        Set((n,), py('incoming(cotangents.get("{}"), {}, like).to(dtype).unbind(1)', n, shape_text(STEPS, axes)))
+        Set((n,), py('incoming(cotangents.get("{}"), {}, like).to(dtype).unbind(1)', n, Shape(STEPS, axes).whole))
         for n, axes in p.output_axes.items()
     )
     ends = (
         Set(
             (form.gradient(s.name),),
-            py('incoming(final_cotangents.get("{}"), {}, like).to(dtype)', s.name, shape_text(HEADS, s.axes)),
+            py('incoming(final_cotangents.get("{}"), {}, like).to(dtype)', s.name, Shape(HEADS, s.axes).whole),
         )
         for s in states
     )
     rooms: list[Alloc | Set] = [_room(v.name, STEPS, v.axes, Expr(f'given["{v.name}"]')) for v in own]
-    rooms += [Set((v.name,), Expr(f"like.new_zeros({shape_text(HEADS, v.axes)})")) for v in others]
+    rooms += [Set((v.name,), py("like.new_zeros({})", Shape(HEADS, v.axes).whole)) for v in others]
     recompute: Body = (
         Do(py("before.append({})", all_states)),
         If(Expr("t + 1 == stop"), (Do(Expr("break")),)),

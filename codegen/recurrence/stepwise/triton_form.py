@@ -23,12 +23,12 @@ from .kernel import Axes, Kernel
 from .kernel_gate import gate_kernel
 from .launchers import Made, steps_backward, steps_forward
 from .loops import CHECKPOINT, Backward, Forward, backward_kernel, forward_kernel, room
-from .names import shape_text, tensors
+from .names import Shape, tensors
 from .rows import row_plan
 from .rows_form import backward_rows, forward_rows, plans
 from .tiling import PART, WHOLE, tiling
 
-STEPS, HEADS = "batch, steps, heads", "layout.sequences, heads"
+STEPS, HEADS = ("batch", "steps", "heads"), ("layout.sequences", "heads")
 
 
 def sequential_triton(c: Compiled, begins: str = "triton") -> Definitions:
@@ -84,9 +84,9 @@ def _read(*nodes: Node) -> set[tuple[str, str]]:
     return {x.attrs[:2] for x in leaves(*nodes)}
 
 
-def _result(key: str, lead: str, axes: Axes, kind: str) -> Made:
+def _result(key: str, lead: tuple[str, ...], axes: Axes, kind: str) -> Made:
     """A tensor that the launcher allocates; `part` where it holds one part a tile."""
-    return {"key": key, "shape": shape_text(lead, axes), "part": kind == PART}
+    return {"key": key, "shape": Shape(lead, axes), "part": kind == PART}
 
 
 # --- forwards -------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _forward(c: Compiled) -> Made:
     return k.launch(forward_kernel(k, parts)) | {
         "outputs": outputs,
         "finals": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
-        "saved": [_result(s.name, "layout.slots * heads", s.axes, WHOLE) for s in p.states],
+        "saved": [_result(s.name, ("layout.slots * heads",), s.axes, WHOLE) for s in p.states],
     }
 
 
@@ -155,7 +155,7 @@ def _backward(c: Compiled) -> Made:
     states = _states(k)
     before += states["before"]
     last = states["last"]
-    totals = {v.name: k.names.fresh(f"d{v.name}") for v in p.variables if v.kind.endswith("parameter")}
+    totals = {v.name: k.names.fresh(f"d{v.name}") for v in p.variables if v.is_parameter}
     sums = {f"out {gradient_name(p.variable(n))}" for n in totals}
     orders = {s.name: s.axes for s in p.states} | {s.name: s.axes for s in a.states}
     forward_made, forward_results = k.values(p, dict(p.updates), orders, set(p.updates))
@@ -194,7 +194,7 @@ def _backward(c: Compiled) -> Made:
         "cotangents": [_result(n, STEPS, axes, WHOLE) for n, axes in p.output_axes.items()],
         "states": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
         "workspace": [
-            _result(s.name, f"layout.rooms * heads{' * tiles' if _copies(k, s.axes) else ''}", s.axes, WHOLE)
+            _result(s.name, (f"layout.rooms * heads{' * tiles' if _copies(k, s.axes) else ''}",), s.axes, WHOLE)
             for s in p.states
         ],
     }

@@ -41,7 +41,7 @@ from ...ir.launch_ir import (
     ref,
 )
 from ...ir.notation import plain
-from ...ir.step_program import StateVar
+from ...ir.step_program import LOG_PER_HEAD, PER_HEAD, StateVar
 from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ...printing.walk import summed
@@ -209,7 +209,7 @@ class PassText:
         kind, name, order = x.attrs
         if kind.startswith("decay"):
             return Method(Name(self.leaf(leaf(f"log {kind}", name, order))), "exp", ())
-        return call("per_head" if kind.endswith("parameter") else "steps_first", given(name), "dtype")
+        return call("per_head" if kind in (*PER_HEAD, *LOG_PER_HEAD) else "steps_first", given(name), "dtype")
 
     def _cotangent(self, output: str) -> Code:
         shape = shape_of(STEPS, self.c.step.output_axes[output])

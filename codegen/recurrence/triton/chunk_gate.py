@@ -27,12 +27,13 @@ from ...ir.code import Items, Literal, Name, Not
 from ...ir.evaluate import BEYOND, Env, aligned, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
 from ...ir.kernel_ir import If, KernelFunction, Return, TileFunction, statements
+from ...ir.step_program import PER_HEAD
 from .kernel_gate import compare, runtime_function, strided
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel, Piece
 from .kernels.places import same_size
 from .plan_passes.hoist import HALVES, Opened, Own
-from .plan_passes.roles import INNER, PER_HEAD, STEPS, WEIGHT, at_row
+from .plan_passes.roles import INNER, STEPS, WEIGHT, at_row
 from .print.axis_names import block_name, dim_of_kept, size_name, tile_name
 
 NUMBERS = Rationals()

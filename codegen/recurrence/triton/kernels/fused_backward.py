@@ -47,11 +47,12 @@ from ....ir.expr import (
 )
 from ....ir.kernel_ir import Do, If, Let, Note, Statement, added, let, reads
 from ....ir.kernel_ir import Store as StoreTo
+from ....ir.step_program import PER_HEAD
 from ...chunkwise.plan import Accumulate, Plan, Sweep
 from ...normal_form.form import StateForm
 from ..plan_passes.decay_sums import OWN, decay_sum
 from ..plan_passes.hoist import SIDES, Opened, Sums, made_here, opened
-from ..plan_passes.roles import PER_HEAD, PER_STEP, at_row, is_state
+from ..plan_passes.roles import PER_STEP, at_row, is_state
 from ..plan_passes.split_reads import products_of
 from ..plan_passes.value_placement import Fused, Store
 from ..print.axis_names import block_name, size_name

@@ -7,7 +7,7 @@ from functools import reduce
 
 from ....ir.code import Binary, Code, Group, Name, Negative, call, code, plus, times, where
 from ....ir.code_parts import starts_with_minus, without_minus
-from ....ir.expr import COL, INNER, ROW, ZERO, Node, add, dim_of, factors_of, leaf, rename, walk
+from ....ir.expr import COL, INNER, ROW, ZERO, Kept, Node, add, dim_of, factors_of, leaf, rename, walk
 from ....ir.expr import replace as node_replace
 from ....ir.kernel_ir import (
     Barrier,
@@ -15,14 +15,15 @@ from ....ir.kernel_ir import (
     let,
 )
 from ....ir.kernel_ir import Store as StoreTo
+from ....ir.step_program import PER_HEAD
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.plan import Unroll
 from ...normal_form.form import StateForm
 from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, decay_sum
 from ..plan_passes.hoist import Opened, Sums, made_here
-from ..plan_passes.roles import PER_HEAD, PER_STEP, is_state
+from ..plan_passes.roles import PER_STEP, is_state
 from ..plan_passes.value_placement import Store
-from ..print.axis_names import block_name, kept
+from ..print.axis_names import block_name
 from .arguments import Role
 from .at_once import at_once
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
@@ -244,7 +245,7 @@ def kept_apart(stage: Unroll) -> Unroll:
     channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
     if channels is None or len({dim_of(a) for a in axes}) == len(axes):
         return stage
-    names = {a: kept(dim_of(a)) if a == channels else dim_of(a) for a in axes}
+    names = {a: Kept(dim_of(a)) if a == channels else dim_of(a) for a in axes}
 
     def of(nodes: dict[Node, Node]) -> dict[Node, Node]:
         return {rename(x, names): rename(node, names) for x, node in nodes.items()}

@@ -16,18 +16,18 @@ from ....ir.kernel_ir import For, KernelFunction, Parameter, Statement, Store, a
 from ....ir.launch_ir import Alloc, Expr, Launch, Passed, in_needs, joined, py, ref
 from ....ir.launch_ir import Statement as LaunchStatement
 from ....ir.launch_ir import stored as stored_to
+from ....ir.step_program import LOG_PER_HEAD, PER_HEAD
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
 from ...normal_form.matrix_parameters import differs, outer_product
-from ..plan_passes.roles import PER_HEAD
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
 
 STEP = "!"  # the axis of steps; sorts before every dim
 OPERATIONS = frozenset("leaf const number size add mul pow fn max sum peak expand".split())
 PER_STEP = DIFFERS - {"sums"}  # [B, T, H, ...]
-KINDS = PER_STEP | {"sums", "constant", *PER_HEAD, *(f"log {x}" for x in PER_HEAD)}
+KINDS = PER_STEP | {"sums", "constant", *PER_HEAD, *LOG_PER_HEAD}
 ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
 
 

@@ -27,8 +27,9 @@ from ....ir.expr import (
     leaf,
 )
 from ....ir.kernel_ir import Body, Let, Statement, let
+from ....ir.step_program import PER_HEAD
 from ....printing.cannot_print import CannotPrint
-from ..plan_passes.roles import PER_HEAD, PER_STEP, STEPS, WEIGHT, at_row
+from ..plan_passes.roles import PER_STEP, STEPS, WEIGHT, at_row
 from ..print.axis_names import size_name
 from .arguments import Role
 from .channel_decays import ChannelDecays

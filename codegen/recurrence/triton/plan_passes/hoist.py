@@ -15,6 +15,7 @@ from typing import Any
 from ....ir.expr import (
     COL,
     ROW,
+    Kept,
     Node,
     add,
     dim_of,
@@ -34,7 +35,6 @@ from ....ir.expr import (
 )
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.plan import BoundarySums, Sweep
-from ..print.axis_names import kept
 from .roles import PER_STEP, STEPS, at_row
 
 PROLOGUE_LEAVES = ("matrix", "scaled", "intra", "own")
@@ -217,7 +217,7 @@ class _Opening:
             )
         if any(d not in chunk.streams for d in chunk.decays):
             raise CannotPrint("a constant decay")
-        names = {a: kept(dim_of(a)) for a in tile if dim_of(a) in {dim_of(f) for f in full}}
+        names: dict[str, str] = {a: Kept(dim_of(a)) for a in tile if dim_of(a) in {dim_of(f) for f in full}}
         names |= {a: dim_of(a) for a in full if dim_of(a) != a}
         if len(set(names.values())) < len(names):
             raise CannotPrint("two axes of one dim are contracted, or kept")

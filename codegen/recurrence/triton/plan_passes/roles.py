@@ -23,9 +23,6 @@ PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "
 WEIGHT = "weight"  # of each step, how much of one state is in another (see `coupling_weights.py`)
 
 
-PER_HEAD = ("parameter", "decay parameter")
-
-
 def is_state(x: Node) -> bool:
     """Is x the state at the chunk's start?"""
     return x.op == "leaf" and x.attrs[0] == "state in"

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from ....ir.code import Code, Name
-from ....ir.expr import (
-    dim_of,
-    plain_name,
-)
+from ....ir.expr import Kept, dim_of, plain_name
 from ....ir.letters import capital, is_lettered
 from .reserved import RESERVED
-
-_KEPT = "~"  # d~ beside d
-
-
-def kept(dim: str) -> str:
-    """A square state's kept axis, beside the contracted one of the same dim."""
-    return f"{dim}{_KEPT}"
-
-
-def is_kept(axis: str) -> bool:
-    return axis.endswith(_KEPT)
 
 
 def dim_of_kept(axis: str) -> str:
     """The dim of an axis, kept or not."""
-    return axis.removesuffix(_KEPT)
+    return axis.dim if isinstance(axis, Kept) else axis
 
 
 INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
@@ -35,7 +21,7 @@ def axis_name(axis: str) -> str:
     dim = dim_of_kept(dim_of(axis))
     may_be_made = "_" in dim and not is_lettered(dim)  # by kernels, of another name
     name = f"{dim}_" if plain_name(dim) in INTERNAL or may_be_made else dim
-    if is_kept(axis):
+    if isinstance(axis, Kept):
         return f"{name}_kept"
     return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"
 

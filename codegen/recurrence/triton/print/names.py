@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
-from ....ir.expr import Node, identifier, plain_name
+from ....ir.expr import Kept, Node, identifier, plain_name
 from ....ir.letters import is_lettered, step_names
 from ...chunkwise.compiled import Compiled
-from .axis_names import axis_name, block_name, counter, kept, size_name, tile_name
+from .axis_names import axis_name, block_name, counter, size_name, tile_name
 from .reserved import RESERVED
 
 STEMS = {
@@ -39,7 +39,7 @@ class Names:
     """Python names of leaves: those of the spec where they are free, numbered ones for what the compiler found."""
 
     def __init__(self, c: Compiled) -> None:
-        axes = [x for d in c.step.dims for x in (d, kept(d))]
+        axes = [x for d in c.step.dims for x in (d, Kept(d))]
         self.reserved = set(RESERVED) | {
             plain_name(f(x)) for x in axes for f in (size_name, axis_name, block_name, tile_name, counter)
         }
