@@ -39,7 +39,11 @@ def by_word(table: dict[str, str]) -> dict[str, str]:
 
 WORDS = by_word(FORMER)
 KERNEL_WORDS = WORDS | by_word(IN_KERNELS)
-KERNELS = ("generated", "runtime/chunk_kernels")
+KERNELS = (
+    "generated",
+    "runtime/chunk_kernels",
+    "codegen/printing/code_passes",
+)  # the last: passes over kernels, by name
 # Words that mean something else.
 KEPT = {
     # a grid that is not as high as there are batch entries; places in memory; chunks of a stage
@@ -113,4 +117,6 @@ def test_what_is_kept_is_there(place):
 
 def test_a_former_word_is_seen():
     assert PHRASES.search(said("x = 1  # A walk forwards over chunks")[0]) and UNREADABLE.search("[order_{mask}]_{i,j}")
+    for word in KERNEL_WORDS:
+        assert former(f"a_{word}", KERNEL_WORDS) == former(word.title(), KERNEL_WORDS) == [word]
     assert former("_WalkedState") == ["walked"] and former("at_borders") == ["borders"] and not former("worldwide")

@@ -25,7 +25,7 @@ from .freed import freed
 from .guarded import guarded
 from .in_slices import in_slices
 from .prefetched import prefetched
-from .together import together
+from .rounds_at_once import rounds_at_once
 from .wanted import wanted
 
 F = TypeVar("F", KernelFunction, Function)
@@ -43,14 +43,14 @@ class CodePass(Generic[F]):
         return self.run.__name__
 
 
-# Two orders matter. `guarded` comes after `falling_back`: a fallback behind a guard isn't there where it is needed, which the gates
-# refuse. `prefetched` comes after `together`: rounds at once that load a round ahead as well load more than they need. All others
-# commute (tests/codegen/printing/code_passes/test_order.py).
+# Two orders matter. `guarded` comes after `falling_back`: a fallback behind a guard isn't there where it is needed, and the gates
+# refuse that. `prefetched` comes after `rounds_at_once`: rounds at once that load a round ahead as well load more than they need.
+# All others commute (tests/codegen/printing/code_passes/test_order.py).
 KERNEL_PASSES: tuple[CodePass[KernelFunction], ...] = (
     CodePass(in_slices, "kernels with loops over slices of wide axes"),
     CodePass(falling_back, "what stands for an argument of a kernel that isn't given"),
     CodePass(guarded, "loads from arguments that may be missing, and stores there, where they are given"),
-    CodePass(together, "loops that take several rounds at once"),
+    CodePass(rounds_at_once, "loops that take several rounds at once"),
     CodePass(prefetched, "loads a round before a loop needs them"),
 )
 FUNCTION_PASSES: tuple[CodePass[Function], ...] = (

@@ -17,7 +17,7 @@ from chunkform.errors import GateError
 BY_NAME = {p.name: p for p in KERNEL_PASSES}
 SOME = ["retention", "gradient_descent_logistic"]  # between them they have all that passes look for
 # Of these two, the second looks at what the first has left; all others may change places.
-AFTER = {("falling_back", "guarded"), ("together", "prefetched")}
+AFTER = {("falling_back", "guarded"), ("rounds_at_once", "prefetched")}
 
 
 def moved(second: str, first: str) -> tuple[CodePass[KernelFunction], ...]:
@@ -101,6 +101,6 @@ def test_guards_before_what_falls_back_are_refused():
 
 def test_loads_a_round_ahead_of_rounds_at_once_are_as_right():
     """They load more than they need, and that is all; so the order of these two is for speed."""
-    with in_order(moved("prefetched", "together")) as found:
+    with in_order(moved("prefetched", "rounds_at_once")) as found:
         emit("gradient_descent_logistic")
-    assert any(through(moved("prefetched", "together"), k) != through(KERNEL_PASSES, k) for k in found)
+    assert any(through(moved("prefetched", "rounds_at_once"), k) != through(KERNEL_PASSES, k) for k in found)

@@ -29,7 +29,7 @@ from ...ir.kernel_ir import (
 )
 
 
-def together(k: KernelFunction) -> KernelFunction:
+def rounds_at_once(k: KernelFunction) -> KernelFunction:
     """Loops that are to take several rounds at once do."""
     taken = set(names_of(k))
     memory = frozenset(p.name for line in k.parameters for p in line)
@@ -60,7 +60,7 @@ class _Round:
 
     def __init__(self, x: For, memory: frozenset[str], n: int, taken: set[str]) -> None:
         written = {argument_of(y.pointer, memory) for y in stores(x.body)}
-        where = tuple(_places(x))
+        where = tuple(_loaded_from(x))
         own = {x.name}.union(*map(assigned, where))
         inside = frozenset[str]().union(*map(assigned, x.body)) - own
         self.loop, self.where = x, where
@@ -93,7 +93,7 @@ class _Round:
         return Name(self.names.get(name, name))
 
 
-def _places(x: For) -> Iterable[Let]:
+def _loaded_from(x: For) -> Iterable[Let]:
     """The statements at the beginning of a loop that say where a round is: of its number and of what is known before the loop."""
     carried = frozenset[str]().union(*map(assigned, x.body))
     for y in x.body:
