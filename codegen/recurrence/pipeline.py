@@ -9,7 +9,7 @@ from typing import Any
 from chunkform.spec.language import Recurrence
 
 from ..exact.random_points import GateResult
-from ..ir.expr import Node, leaf, replace, walk
+from ..ir.expr import Node, leaf, leaf_names, replace, walk
 from ..ir.letters import Alphabet, lettered_step
 from ..ir.notation import plain
 from ..ir.step_program import StepProgram
@@ -37,7 +37,7 @@ from .normal_form.substeps import Substeps, substeps
 from .step.adjoint import Adjoint, adjoint
 from .step.column_maps import ColumnMaps, segment_maps
 from .step.decays import with_decays
-from .step.elementwise import Scans, scans
+from .step.elementwise import Scans, entrywise, scans
 from .step.entries import EntryMaps
 from .step.lossless import lossless_terms
 from .step.lower import lower
@@ -91,7 +91,9 @@ def _decays(k: Known) -> None:
 
 
 def _adjoint(k: Known) -> None:
-    k.adjoint = adjoint(k.step)
+    updates = walk(*k.step.updates.values())
+    divides = any(x.op == "pow" and x.attrs[0] < 0 and any(n == "state" for n, _ in leaf_names(x)) for x in updates)
+    k.adjoint = adjoint(k.step, divides and entrywise(k.step) is not None)
 
 
 def _normalize(k: Known) -> None:

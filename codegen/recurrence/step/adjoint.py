@@ -38,7 +38,7 @@ from ...ir.expr import (
 from ...ir.functions import RECIPROCAL, TABLE
 from ...ir.step_program import StateVar, StepProgram, Var
 from .finite_slopes import FiniteSlopes
-from .quotient_slopes import joined_quotients
+from .quotient_slopes import divided_in_turn, joined_quotients, over_one_divisor
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,16 @@ def gradient_name(v: Var) -> str:
     return f"dlog_{v.name}" if v.is_decay else f"d{v.name}"
 
 
-def adjoint(forward: StepProgram) -> Adjoint:
-    """The adjoint of a step program."""
+def adjoint(forward: StepProgram, entrywise: bool = False) -> Adjoint:
+    """The adjoint of a step program. `entrywise`: no form of it is looked for but scans, so that quotients of states are put
+    together as those of inputs are."""
     seeds: dict[Node, list[Node]] = {}
     for name, node in forward.outputs.items():
         seeds.setdefault(node, []).append(leaf("cotangent", f"d{name}", forward.output_axes[name]))
     for s in forward.states:
         seeds.setdefault(forward.updates[s.name], []).append(leaf("state", f"d{s.name}", s.axes))
 
-    gradients = _reverse(forward, seeds)
+    gradients = _reverse(forward, seeds, entrywise)
     to_trajectory = trajectories(forward, *forward.updates.values(), *forward.outputs.values(), *gradients.values())
     gradients = {x: replace(g, to_trajectory) for x, g in gradients.items()}
 
@@ -73,7 +74,11 @@ def adjoint(forward: StepProgram) -> Adjoint:
             for x, g in gradients.items()
             if x.op == "leaf" and x.attrs[:2] == (kind, name)
         ]
-        return expand(add(*parts), axes)
+        whole = expand(add(*parts), axes)
+        if not entrywise:
+            return whole
+        whole = joined_quotients(whole, of_states=True)
+        return divided_in_turn(over_one_divisor(whole) or whole, lambda x: x.attrs[0] in ("state", "cotangent"))
 
     outputs = {}
     for v in forward.variables:
@@ -118,14 +123,14 @@ def trajectories(forward: StepProgram, *roots: Node) -> dict[Node, Node]:
     }
 
 
-def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, Node]:
+def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]], of_states: bool) -> dict[Node, Node]:
     order = list(walk(*forward.updates.values(), *forward.outputs.values()))
     pending = {x: list(parts) for x, parts in seeds.items()}
     gradients: dict[Node, Node] = {}
     rules = partial(_derivatives, forward=forward)
     copies, finite = _copies(forward, order), FiniteSlopes(forward, order)
     for x in reversed(order):
-        g = joined_quotients(_uncancelled(add(*pending.pop(x)))) if x in pending else ZERO
+        g = joined_quotients(_uncancelled(add(*pending.pop(x))), of_states) if x in pending else ZERO
         if x in copies and g is not ZERO:
             update, back = copies[x]
             pending.setdefault(update, []).append(rename(g, back))

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...ir.expr import ONE, ZERO, Node, add, factors_of, leaf, mul, terms_of, walk
+from ...ir.expr import ONE, ZERO, Node, add, factors_of, leaf, mul, power, terms_of, walk
 from ...ir.expr import replace as replaced
 from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .adjoint import Adjoint
 from .decays import known_range
 from .monoids import found_in
+from .quotient_slopes import divided_in_turn, multiplied_out, over_one_divisor
 
 BEFORE, AFTER = "before", "after"  # a step
 
@@ -98,13 +99,18 @@ def over_stored(x: Node, step: StepProgram, backward: bool, making: str | None =
 def _entry(name: str, update: Node, state: Node, ranges: Ranges) -> Entry | None:
     parts = _affine(update, state)
     if parts is not None:
-        factor, added = parts
+        factor, added = (divided_in_turn(over_one_divisor(x) or x, lambda y: False) for x in parts)
         inner = _divided(added, factor)
         return Entry(name, factor, added if inner is None else inner, inner is not None)
     found = found_in(update, state, ranges)
     if found is None:
         return None
-    kind, maps = found
+    kind, maps = found[0], tuple(map(multiplied_out, found[1]))
+    if (
+        kind == "rational" and ranges(maps[3]).positive
+    ):  # as any multiple of its numbers is the same map: numbers near 1
+        share = power(maps[3], -1)
+        maps = tuple(divided_in_turn(mul(x, share), lambda y: False) for x in maps[:3]) + (ONE,)
     return Entry(name, maps[0], maps[1], False) if kind == "affine" else Entry(name, ONE, ZERO, False, kind, maps)
 
 
