@@ -156,6 +156,8 @@ class Torch:
     def tensor(self, number: Code) -> Code:
         """A number as a tensor. What a function of one makes is a tensor already."""
         made = any(isinstance(x, Method) and x.name == "new_tensor" for x in walk_code(number))
+        if made and any(isinstance(x, Call) and x.function == "max" for x in walk_code(number)):
+            return call("torch.as_tensor", number, **self.made_like())  # which may be one, or a number
         return number if made else Method(leaf_code(self.like), "new_tensor", (number,))
 
     def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:

@@ -160,6 +160,10 @@ class TorchText(Walk[Node, Code]):
         """The largest of tensors, and no less than numbers. Derivatives are printed, so that those of `clamp` don't matter."""
         numbers = [a for a in x.args if not a.axes and all(y.attrs[0] == "constant" for y in leaves(a))]
         tensors = [self.aligned(a, x.axes) for a in x.args if a not in numbers]
+        if (
+            not tensors and (held := next((a for a in numbers if leaves(a)), None)) is not None
+        ):  # constants are tensors, too
+            numbers, tensors = [a for a in numbers if a is not held], [self.value(held)]
         if not tensors:
             return call("max", *map(self.value, numbers))
         found, *others = tensors

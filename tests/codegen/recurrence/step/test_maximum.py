@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, reduce
 
 import pytest
@@ -16,7 +17,7 @@ from chunkform.codegen.ir.ranges import Ranges
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step import adjoint
 from chunkform.errors import GateError
-from chunkform.spec.language import Recurrence, apply, dot, exp, hadamard, ones
+from chunkform.spec.language import Recurrence, absolute, apply, dot, exp, hadamard, log, ones, sigmoid, sqrt, tanh
 
 A, B, C = leaf("input", "a"), leaf("input", "b"), leaf("input", "c", ("d",))
 FAR = (0.0, 1.5, -1e4, 1e4, -1e9, 1e9, -1e30, 1e30, -float("inf"), float("inf"))
@@ -202,3 +203,28 @@ def test_a_maximum_less_one_of_several_terms_of_what_it_is_of_ends() -> None:
     x = add(m, mul(-1, maximum(new, add(m, mul(-1, gate)))))
     assert x.op == "add" and len(x.args) == 2
     assert add(x, maximum(new, add(m, mul(-1, gate)))) is m
+
+
+OF_CONSTANTS = {
+    "over a maximum": (lambda c: 1 / Max(1, c), lambda c: 1 / max(1, c)),
+    "of a size": (lambda c: 1 / Max(1, absolute(c)), lambda c: 1 / max(1, abs(c))),
+    "logarithm": (lambda c: log(1 + c**2), lambda c: math.log1p(c**2)),
+    "root": (lambda c: sqrt(1 + c**4), lambda c: math.sqrt(1 + c**4)),
+    "of two": (lambda c: log(Max(c, sigmoid(c), 1 / 2)), lambda c: math.log(max(c, 1 / (1 + math.exp(-c)), 1 / 2))),
+}
+
+
+@pytest.mark.parametrize("form", [lambda h: h / 2, tanh], ids=["over chunks", "step by step"])
+def test_maxima_of_constants_alone_are_numbers_like_others(form):
+    r = Recurrence("of_constants")
+    d = r.dims("d")
+    k, c = r.inputs("k", d), r.constant("c", 0.4)
+    h = r.state("h", d)
+    r.update(h, apply(form, h.prev) + k)
+    for n, (made, _) in enumerate(OF_CONSTANTS.values()):
+        r.output(f"o{n}", made(c) * h.next)
+    op = chunkform.compile(r)
+    for value in (0.4, 3.0):
+        *outputs, _ = op(torch.ones(1, 1, 1, 2, dtype=torch.float64), c=value)
+        for x, (_, exact) in zip(outputs, OF_CONSTANTS.values(), strict=True):
+            assert torch.allclose(x, torch.full_like(x, exact(value)), rtol=1e-12)
