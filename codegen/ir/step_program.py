@@ -41,6 +41,11 @@ class Var:
         return _floats(self.domain)
 
     @property
+    def number(self) -> float:
+        """What a constant may be: its default, or else 0.5, or what is nearest to that within its domain."""
+        return number_within(0.5, self.domain) if self.default is None else float(self.default)
+
+    @property
     def is_decay(self) -> bool:
         return self.kind.startswith("decay")
 
@@ -107,6 +112,16 @@ class StepProgram:
 
     def state(self, name: str) -> StateVar:
         return next(s for s in self.states if s.name == name)
+
+
+def number_within(x: float, domain: Domain | None) -> float:
+    """A number within a domain: x where it is, or else one that is inside."""
+    low, high = _floats(domain)
+    if (low is None or low <= x) and (high is None or x <= high):
+        return x
+    if low is not None:
+        return low + 1 if high is None else (low + high) / 2
+    return x if high is None else high - 1
 
 
 def _floats(domain: Domain | None) -> tuple[float | None, float | None]:

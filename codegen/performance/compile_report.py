@@ -185,7 +185,7 @@ def launches_of(
     given, constants = {}, {}
     for v in p.variables:
         if v.kind == "constant":
-            constants[v.name] = 0.5 if v.default is None else v.default
+            constants[v.name] = v.number
         else:
             given[v.name] = empty((batch, steps, heads) if v.per_step else (heads,), v.axes, v.kind != "input")
     states = {s.name: empty((batch, heads), s.axes, True) for s in p.states}

@@ -62,7 +62,8 @@ def _arguments(c: Compiled) -> list[str]:
     lines = []
     for v in p.variables:
         if v.kind == "constant":
-            lines.append(f"{v.name}: a number.")
+            told = "" if v.domain is None else f" {_told(*v.bounds)}"
+            lines.append(f"{v.name}: a number.{told}")
             continue
         shape = _shape(["B", "T", "H"] if v.per_step else ["H"], v.axes)
         if v.is_decay:
@@ -85,7 +86,7 @@ def _arguments(c: Compiled) -> list[str]:
 
 
 def _told(low: float | None, high: float | None) -> str:
-    """Of a domain, which isn't checked."""
+    """Of a domain, which isn't checked where tensors are given."""
     if low is not None and high is not None:
         return f"Between {low:g} and {high:g}."
     return f"Above {low:g}." if low is not None else f"Below {high:g}."
@@ -140,7 +141,7 @@ def _example(c: Compiled) -> list[str]:
             value += f" / {width[dim_of(v.axes[0])] ** 0.5:.0f}"
         lines.append(f">>> {_key(v.name, v.is_decay)} = {value}")
     given = [_key(v.name, v.is_decay) for v in p.variables if v.kind != "constant"]
-    given += [f"{v.name}=0.5" for v in p.variables if v.kind == "constant" and v.default is None]
+    given += [f"{v.name}={v.number:g}" for v in p.variables if v.kind == "constant" and v.default is None]
     given += ["output_final_state=True"] if p.states else []
     lines.append(f">>> *outputs, state = {c.name}({', '.join(given)})")
     lines.append(">>> [tuple(x.shape) for x in outputs]")

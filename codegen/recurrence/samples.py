@@ -82,7 +82,7 @@ def sample(c: Compiled, case: Case) -> Sample:
         heads = few.get(v.name, case.heads)
         lead = [batch, case.steps, heads] if v.per_step else [heads]
         if v.kind == "constant":
-            constants[v.name] = 0.5 if v.default is None else v.default
+            constants[v.name] = v.number
         elif v.is_decay:
             given[v.name] = _log_decay(normal(*lead, *own), case.decay, g).to(wide)
         elif v.domain is not None:

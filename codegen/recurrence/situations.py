@@ -18,11 +18,13 @@ from torch import Tensor
 
 from chunkform.errors import SpecError
 from chunkform.spec.language import Recurrence
+from chunkform.spec.language.recurrence import Variable
 
 from ..checking.accuracy import Judged
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
 from ..ir.expr import dim_of, walk
+from ..ir.step_program import number_within
 from .check import BOUND, EXPLODED, judge_all, judge_rounded, samples
 from .definition import Oracle
 from .oracle import initial_state, oracle
@@ -71,12 +73,13 @@ class Subject:
         return {v.name: f"log_{v.name}" if v.kind.startswith("decay") else v.name for v in some}
 
     @cached_property
+    def numbers(self) -> list[Variable]:
+        """The constants."""
+        return [v for v in self.declared.variables if v.kind == "constant"]
+
+    @cached_property
     def defaults(self) -> dict[str, float | None]:
-        return {
-            v.name: None if v.default is None else float(v.default)
-            for v in self.declared.variables
-            if v.kind == "constant"
-        }
+        return {v.name: None if v.default is None else float(v.default) for v in self.numbers}
 
     @cached_property
     def backends(self) -> tuple[str, ...]:
@@ -247,7 +250,8 @@ class Subject:
     def _constants(self, row: Row) -> dict[str, float]:
         """Those that are left to their defaults have the declaration's; others a number that isn't their default."""
         factor = 1.0 if row.get("constants", "given") != "given" else 0.75
-        return {n: 0.5 if x is None else factor * x for n, x in self.defaults.items()}
+        given = [0.5 if v.default is None else factor * float(v.default) for v in self.numbers]
+        return {v.name: number_within(x, v.domain) for v, x in zip(self.numbers, given, strict=True)}
 
     def _start(self, name: str, s: Sample, case: Case, constants: dict[str, float]) -> Tensor:
         """An initial state near the spec's own, where the recurrence lives."""

@@ -157,7 +157,17 @@ def _constant(what: str, a: Argument, value: object) -> float:
         value = a.default
     if isinstance(value, bool) or not isinstance(value, Real) or not -math.inf < float(value) < math.inf:
         raise ArgumentError(f"{what} must be a finite number, got {value!r}")
-    return float(value)
+    number, (low, high) = float(value), a.domain or (None, None)
+    if (low is not None and number < low) or (high is not None and number > high):
+        told = (
+            f"at least {low:g}"
+            if high is None
+            else f"at most {high:g}"
+            if low is None
+            else f"between {low:g} and {high:g}"
+        )
+        raise ArgumentError(f"{what} must be {told}, as the spec says, got {value!r}")
+    return number
 
 
 def dtypes_of(given: Sequence[tuple[Argument, Tensor]]) -> list[torch.dtype]:

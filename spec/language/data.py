@@ -203,7 +203,7 @@ class _Reader:
             case "decay parameter":
                 made = r.head_decay(name, *dims)
             case "constant":
-                made = r.constant(name, float(_text(v["default"])) if "default" in v else None)
+                made = r.constant(name, float(_text(v["default"])) if "default" in v else None, domain=domain)
             case other:
                 raise SpecError(f"the data of a spec have a variable of the unknown kind {other!r}")
         self.symbols[name] = made

@@ -36,16 +36,31 @@ def domain_of(domain: object, sign: str | None) -> Domain | None:
 
 def check_begins(name: str, domain: Domain, start: object) -> None:
     """A state whose first entries are numbers begins within its domain."""
-    low, high = domain
     for x in _numbers(start):
-        if (low is not None and x < low) or (high is not None and x > high):
-            told = (
-                f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
-            )
+        if _outside(x, domain):
             raise SpecError(
-                f"the state {name} is said to be {told}, but begins at {x}: give an initial=.. within its domain",
+                f"the state {name} is said to be {_told(domain)}, but begins at {x}: give an initial=.. within its domain",
                 caller(),
             )
+
+
+def check_default(name: str, domain: Domain, default: sympy.Expr) -> None:
+    """A constant's default lies within its domain."""
+    if _outside(default, domain):
+        raise SpecError(
+            f"the default of constant {name} must be {_told(domain)}, as its domain says, got {float(default):g}",
+            caller(),
+        )
+
+
+def _outside(x: sympy.Expr, domain: Domain) -> bool:
+    low, high = domain
+    return bool((low is not None and x < low) or (high is not None and x > high))
+
+
+def _told(domain: Domain) -> str:
+    low, high = (None if x is None else f"{float(x):g}" for x in domain)
+    return f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
 
 
 def _numbers(x: object) -> list[sympy.Expr]:

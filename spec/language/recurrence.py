@@ -23,7 +23,7 @@ from chunkform.errors import AttributeError_, CausalityError, DimensionError, Na
 
 from .claiming import Claiming
 from .declaration import Declaration, Declared
-from .domain import Domain, check_begins, domain_of
+from .domain import Domain, check_begins, check_default, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, latex, ones, scalar_of, shape_text, total
 from .foreign import called, together
 from .names import FUNCTION_NAMES, quantity_name, split_names
@@ -173,14 +173,20 @@ class Recurrence(Claiming, Declaration):
             raise DimensionError(f"{dim!r} is not a dim of {self.name}", caller())
         return total(ones(dim))
 
-    def constant(self, name: str, default: float | None = None) -> sympy.Expr:
-        """A number given to the op as a keyword, with an optional default."""
+    def constant(
+        self, name: str, default: float | None = None, *, domain: object = None, sign: str | None = None
+    ) -> sympy.Expr:
+        """A number given to the op as a keyword, with an optional default. `domain` and `sign` as for inputs, but checked in
+        every call."""
         number = None if default is None else scalar_of(default)
         if default is not None and not (
             number is not None and number.is_number and number.is_finite and number.is_real
         ):
             raise SpecError(f"the default of constant {name} must be a finite number, got {default!r}", caller())
-        return self._declare(name, "constant", (), default)
+        within = domain_of(domain, sign)
+        if number is not None and within is not None:
+            check_default(name, within, number)
+        return self._declare(name, "constant", (), default, within)
 
     def state(
         self, name: str, *dims: Dim, initial: Term | float | None = None, domain: object = None, sign: str | None = None
