@@ -161,7 +161,7 @@ def decays(
     A_log: Tensor,
     a: Tensor,
     dt_bias: Tensor | None,
-    like: Tensor,
+    keys: Tensor,
     kda: bool,
     softplus: tuple[float, float] = (1.0, 20.0),
     lower_bound: float | None = None,
@@ -171,8 +171,8 @@ def decays(
     softplus: its beta, and above what it is the identity. With a lower bound: lower_bound sigmoid(exp(A_log) (a + dt_bias)).
     """
     heads = A_log.numel()
-    own = (heads, a.numel() // max(1, heads * like.shape[0] * like.shape[1])) if kda else (heads,)
-    x = a.float().reshape(*like.shape[:2], *own)
+    own = (heads, keys.shape[-1]) if kda else (heads,)
+    x = a.float().reshape(*keys.shape[:2], *own)
     x = x if dt_bias is None else x + dt_bias.float().reshape(own)
     rate = A_log.float().exp().reshape(heads, *([1] if kda else []))
     if lower_bound is not None:
@@ -215,7 +215,7 @@ def packed_decode(
     parts = mixed.unsqueeze(1).split([few * width, few * width, heads * own], -1)
     q, k, v = (x.unflatten(-1, (h, -1)) for x, h in zip(parts, (few, few, heads), strict=True))
     q, k = scaled(q, k, scale, normalise)
-    g = decays(A_log, a, dt_bias, v, name == "kimi_delta_attention")
+    g = decays(A_log, a, dt_bias, k, name == "kimi_delta_attention")
     given = {"q": q, "k": k, "v": v, "beta": b.float().sigmoid().reshape(count, 1, heads), "alpha": g}
     take_steps(name, given, state, Rows(rows, null=null), v_first=v_first, last=True, out=out.zero_())
     return out, state

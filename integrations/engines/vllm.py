@@ -174,7 +174,7 @@ def chunk_kda(
     -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(exp(A_log) (g + dt_bias))."""
     refuse_others("kimi_delta_attention", others)
     if A_log is not None:
-        g = decays(A_log, g, dt_bias, v, True, lower_bound=lower_bound)
+        g = decays(A_log, g, dt_bias, k, True, lower_bound=lower_bound)
     elif use_gate_in_kernel or dt_bias is not None or lower_bound is not None:
         raise ArgumentError("kimi_delta_attention: log decays are made of g in here where A_log is given, got None")
     return _prefill(

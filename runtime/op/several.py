@@ -66,7 +66,7 @@ def several_steps(
     """
     tensors = [given[a.name] for a in step.whole.tensors]
     constants = {a.name: a.default if given[a.name] is None else given[a.name] for a in step.whole.constants}
-    if sizes["B"] == 0 or sizes["T"] == 0 or sizes["H"] == 0:
+    if sizes["B"] == 0 or sizes["T"] == 0 or sizes["H"] == 0 or _steps(step, given) == 0:
         return
     if backend_of(step, backend, [*tensors, *pools]) == "triton":  # type: ignore[list-item]
         key = _key(tensors, pools, kept, outputs, sizes, places, writes)  # type: ignore[arg-type]

@@ -307,6 +307,31 @@ def test_a_captured_graph_has_more_rows_than_sequences_and_room_for_more_tokens(
     assert not buffer[4, 3:].any() and not buffer[2].any()
 
 
+def test_sequences_without_tokens_leave_the_pool_as_it_is():
+    """As where all requests of a batch were cancelled: there are rows, and nothing to do."""
+    starts, rows = torch.tensor([0, 0, 0]), torch.tensor([4, 2])
+    gates = {"A_log": torch.zeros(HV), "b": torch.zeros(0, HV), "softplus_beta": 1.0, "softplus_threshold": 20.0}
+    pool, buffer = blocks(True), torch.zeros(2, 3, HV, V, K)
+    for kda in (False, True):
+        given = tokens(1, 0, kda=kda)
+        packed = {n: given[n] for n in "qkv"} | {"cu_seqlens": starts}
+        wide = {"a": torch.zeros(0, HV * (K if kda else 1)), "dt_bias": torch.zeros(HV * (K if kda else 1))}
+        outs = [
+            function_of(kda)(**given, initial_state=pool, cu_seqlens=starts, ssm_state_indices=rows[:, None])[0],
+            vllm.fused_sigmoid_gating_delta_rule_update(
+                **packed, **wide, A_log=gates["A_log"], b=gates["b"], initial_state=pool, ssm_state_indices=rows, is_kda=kda
+            )[0],
+            sglang.fused_sigmoid_gating_delta_rule_update(
+                **packed, **wide, **gates, initial_state_source=pool, initial_state_indices=rows, is_kda=kda,
+                intermediate_states_buffer=buffer, intermediate_state_indices=torch.tensor([0, 1]),
+            ),
+        ]  # fmt: skip
+        prefill = vllm.chunk_kda if kda else vllm.chunk_gated_delta_rule
+        o, last = prefill(**given, initial_state=pool[rows], output_final_state=True, cu_seqlens=starts)
+        assert all(x.shape == (1, 0, HV, V) for x in (*outs, o)) and torch.equal(last, pool[rows])
+    assert torch.equal(pool, blocks(True)) and not buffer.any()
+
+
 def test_in_debug_mode_a_row_that_is_written_stands_once():
     given, twice = tokens(2, 1), torch.tensor([3, 3])
     with chunkform.debug(), pytest.raises(ArgumentError, match="has the row 3 twice, at 0 and at 1"):
