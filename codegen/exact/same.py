@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 
 from chunkform.errors import SpecError
@@ -28,6 +29,8 @@ SIZES = (2, 3, 4)  # of dims, in turn; each dim has another
 POINTS = 3
 SMALL = (0, 1, -1, 2, -2, 3)  # numbers of a counterexample
 KEPT = (Fraction(1, 2), Fraction(1), Fraction(1, 4))  # decays of one
+DIGITS = (6, 12, 40)  # of what both make, as few as tell them apart
+FLOAT = 16  # that a float has
 TRIES = 12  # counterexamples that are tried for each number of steps
 FAILS = (ZeroDivisionError, ValueError, TypeError)  # outside of a function's domain
 
@@ -186,7 +189,7 @@ class _Pair:
             mine, theirs = (np.asarray(y[t], dtype=object).ravel() for y in (one[x.name], other[self.of(x.name)]))
             if mine.shape != theirs.shape or not m.equal(mine, theirs):
                 shown = {v.name: _text(self._until(p, v, t)) for v in self.a.variables}
-                return Difference(x.name, t + 1, (_text(mine), _text(theirs)), p.sizes, shown)
+                return Difference(x.name, t + 1, _apart(mine, theirs), p.sizes, shown)
         return None
 
     def _until(self, p: _Point, v: Variable, t: int) -> np.ndarray:
@@ -245,11 +248,17 @@ def _within(m: RandomNumbers, x: np.ndarray, v: Variable) -> np.ndarray:
     return m.add(m.const(Fraction(bound or 0)), m.mul(m.const(Fraction(sign)), m.fn("exp", x)))
 
 
-def _text(x: np.ndarray) -> str:
+def _apart(x: np.ndarray, y: np.ndarray) -> tuple[str, str]:
+    """Both as texts, of as many digits as it takes for them to differ."""
+    return next((_text(x, n), _text(y, n)) for n in DIGITS if n == DIGITS[-1] or _text(x, n) != _text(y, n))
+
+
+def _text(x: np.ndarray, digits: int = DIGITS[0]) -> str:
     """Numbers as a person writes them, in lists where there are several."""
     if isinstance(x, np.ndarray) and x.ndim:
-        return _text(x[0]) if x.shape == (1,) else f"[{', '.join(_text(y) for y in x)}]"
-    return f"{float(x.item() if isinstance(x, np.ndarray) else x):.6g}"
+        return _text(x[0], digits) if x.shape == (1,) else f"[{', '.join(_text(y, digits) for y in x)}]"
+    number = x.item() if isinstance(x, np.ndarray) else x
+    return mpmath.nstr(number, digits) if digits > FLOAT else f"{float(number):.{digits}g}"
 
 
 def _said(v: Variable) -> str:

@@ -78,7 +78,7 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
         if isinstance(error, SyntaxError) and any(x in str(error) for x in ("null bytes", "utf-8", "UTF-8")):
             raise LoadError("isn't text that Python reads: a spec is a file of Python, in UTF-8", place) from error
         try:
-            told = f"{_told(error)}{_hint(error, str(place))}"
+            told = f"{_told(error)}{_beside(error, own.parent) or _hint(error, str(place))}"
         except Exception as why:  # of a class of the file's own
             told = f"which can't be told, as its text ends in {type(why).__name__}"
         raise LoadError(f"{type(error).__name__}: {told}", place) from error
@@ -123,6 +123,14 @@ def _told(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"{error}: a spec declares, and doesn't end the program"
     return error.msg if isinstance(error, SyntaxError) else str(error)
+
+
+def _beside(error: BaseException, folder: Path) -> str:
+    """Of a file that would import another one: specs go by name."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if name is None or not (folder / f"{name}.py").is_file():
+        return ""
+    return f': a program applies the spec of a file beside its own by that name, p.apply("{name}", ..)'
 
 
 def _hint(error: BaseException, place: str) -> str:

@@ -82,7 +82,7 @@ class Program(Declaration):
         """The size of a dim, as a number."""
         return self.step.size(dim)
 
-    def constant(self, name: str, default: float | None = None, *, domain: Any = None) -> Any:
+    def constant(self, name: str, default: float | None = None, *, domain: object = None) -> Any:
         """A number given to the op as a keyword; `domain` as in a recurrence."""
         made = self.step.constant(name, default, domain=domain)
         if default is not None and default > 0:

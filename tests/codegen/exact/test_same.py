@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import mpmath
 import pytest
+import sympy
 from typer.testing import CliRunner
 
 import chunkform
@@ -67,6 +69,17 @@ def test_a_small_counterexample() -> None:
     S = b[0] * k[0] * v[0]
     values = [(w * (1 - b[1] * k[1] ** 2) * S + b[1] * k[1] * v[1]) * q[1] for w in (lam[1], 1)]
     assert [float(y) for y in x.values] == pytest.approx(values)
+
+
+@pytest.mark.parametrize("power", [6, 15, 25])
+def test_values_are_told_with_as_many_digits_as_it_takes(power: int) -> None:
+    def little(S, k, v, b, lam, one):
+        return usual(S, k, v, b, lam, one) * (1 + sympy.Rational(1, 10**power))
+
+    found = chunkform.same(delta("a", usual), delta("b", little)).difference
+    assert found is not None
+    one, other = found.values
+    assert one != other and abs(mpmath.mpf(one) / mpmath.mpf(other) - 1) < 10.0 ** (2 - power)
 
 
 def test_first_states_count() -> None:

@@ -11,7 +11,7 @@ from shared.program_specs import built
 
 from chunkform.codegen.programs.explain import show
 from chunkform.codegen.programs.pipeline import compile_program
-from chunkform.errors import ArgumentError, NameError_, SpecError
+from chunkform.errors import ArgumentError, LoadError, NameError_, SpecError
 from chunkform.spec.language import Attention, Program, dot, tanh
 from chunkform.spec.language.load import load
 
@@ -68,6 +68,13 @@ def test_a_file_beside_the_program_is_found(tmp_path, monkeypatch):
     )
     (program,) = load(tmp_path / "whole.py")
     assert [a.op.name for a in program.applied] == ["beside"]
+
+
+def test_who_imports_a_file_beside_a_program_is_told_how_to_apply_it(tmp_path):
+    (tmp_path / "pairs.py").write_text("")
+    (tmp_path / "program.py").write_text("from pairs import a\n")
+    with pytest.raises(LoadError, match=r"No module named 'pairs': .* p\.apply\(\"pairs\", \.\.\)"):
+        load(tmp_path / "program.py")
 
 
 def test_a_call_begins_with_its_first_key():
