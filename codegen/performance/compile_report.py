@@ -56,6 +56,9 @@ SETTINGS = (
 )  # of a launch, which are no arguments of its kernel
 ROLES_ON = "sm_90"  # what runs kernels whose warps have roles,
 STAGES = 2  # and the fewest of their stages that a table names
+SWITCHES = ("SMALL_RANGE", "YIELD", "TAIL")  # of a launch of sweeps, by which there are several of a kernel,
+OF_SCANS = ("RESULTS", "KIND", "FORWARD", "STAGES")  # and of one of scans: of a segment's map, or of results
+SWEPT, SCANNED = "segments_for", "scan_segments"  # what says into how many segments sequences are cut
 SECONDS = 120  # of a processor, for one kernel
 SPILL_LIMIT = {2: 1280, 4: 16384}
 REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
@@ -173,9 +176,7 @@ def launches_of(
     found: dict[str, KernelLaunch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
-        key = " ".join(
-            [kernel.fn.__name__, *(str(options.get(n, "")) for n in ("SMALL_RANGE", "YIELD", "READ", "TAIL"))]
-        )
+        key = " ".join([kernel.fn.__name__, *(str(options.get(n, "")) for n in (*SWITCHES, "READ", *OF_SCANS))])
         found.setdefault(key, KernelLaunch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
@@ -191,9 +192,12 @@ def launches_of(
     states = {s.name: empty((batch, heads), s.axes, True) for s in p.states}
     cotangents = {n: empty((batch, steps, heads), axes) for n, axes in p.output_axes.items()}
     needs = frozenset([*given, *states])
-    with replaced_launches(module, record):
-        _, _, saved = module.triton_forward(given, states, constants)
-        module.triton_backward(given, states, constants, saved, cotangents, dict(states), needs)
+    for scans in (
+        (2, 1) if hasattr(module, SCANNED) else (2,)
+    ):  # which are cut into segments, or go over whole sequences
+        with replaced_launches(module, record, scans=scans):
+            _, _, saved = module.triton_forward(given, states, constants)
+            module.triton_backward(given, states, constants, saved, cotangents, dict(states), needs)
     backward = (cotangents, dict(states), needs)
     return [*found.values(), *(_with_roles(module, given, states, constants, backward) if roles else ())]
 
@@ -217,17 +221,18 @@ def _with_roles(module: Any, given: Any, states: Any, constants: Any, backward: 
 
 
 @contextmanager
-def replaced_launches(module: Any, record: Any, parts: int = 2) -> Iterator[None]:
-    """Where a kernel would be launched, `record` is called instead; a module's functions cut sequences into `parts`."""
-    before = getattr(module, "segments_for", None)
-    if before is not None:
-        module.segments_for = lambda *_: parts
+def replaced_launches(module: Any, record: Any, parts: int = 2, scans: int = 1) -> Iterator[None]:
+    """Where a kernel would be launched, `record` is called instead; a module's functions cut sequences into `parts`, those of
+    scans into `scans`."""
+    before = {n: getattr(module, n) for n in (SWEPT, SCANNED) if hasattr(module, n)}
+    for n in before:
+        setattr(module, n, lambda *_, n=n: parts if n == SWEPT else scans)
     try:
         with noting(record):
             yield
     finally:
-        if before is not None:
-            module.segments_for = before
+        for n, x in before.items():
+            setattr(module, n, x)
 
 
 def _held(c: Compiled, launched: KernelLaunch) -> int:
@@ -250,7 +255,8 @@ def report_row(
     settings: dict[str, Any] = {n: options.pop(n, None) for n in SETTINGS}
     settings = {n: x for n, x in settings.items() if x is not None}
     words = [f"C={options['C']}"] if "C" in options else []
-    words += [f"{n}={options[n]}" for n in ("SMALL_RANGE", "YIELD", "TAIL") if n in options]
+    words += [f"{n}={options[n]}" for n in SWITCHES if n in options]
+    words += [f"{n}={options[n]}" for n in OF_SCANS if n in options and not options.keys().isdisjoint(OF_SCANS[:2])]
     words += [f"stages={options['STAGES']}"] if is_gluon(launched.kernel) else []
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "tile_"))]
     config = " ".join(
