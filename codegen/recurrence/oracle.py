@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..ir.evaluate import Env, evaluate, evaluate_all
 from ..ir.expr import dim_of
-from ..ir.functions import HELD
+from ..ir.functions import HELD, SAME
 from ..ir.step_program import StepProgram
 from .chunkwise.compiled import Compiled
 from .gates.run_steps import stored
@@ -32,6 +32,7 @@ _FUNCTIONS = {
     "logsigmoid": torch.nn.functional.logsigmoid,
     "sign": torch.sign,
     "step": lambda x: (x > 0).to(x.dtype),
+    **dict.fromkeys(SAME, lambda x: x),
     HELD: Tensor.detach,
 }
 
