@@ -6,6 +6,7 @@ Bounds are exact fractions, or infinite; a bound that is never reached is open. 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +18,7 @@ from typing import Any
 import mpmath
 import sympy
 
-from .expr import Node, add, mul, rename, split_constant
+from .expr import Node, add, expand, factors_of, mul, rename, split_constant
 from .functions import SAME, TABLE
 
 Bound = Any  # a Fraction, or an infinite float
@@ -40,6 +41,7 @@ LIMITS: dict[str, dict[Bound, Bound]] = {
 LEAST = {"log": 0, "log1p": -1}  # below which a function has no value; there its slope is infinite
 ROUNDED = frozenset("exp sigmoid tanh erf".split())  # whose bounds floats round to, but for 0
 _DIGITS, _SLACK = 40, Fraction(1, 10**30)
+MOST_TERMS = 8  # of a sum in which factors are looked at
 FARTHEST = 10**4  # bounds of functions aren't looked at beyond
 
 
@@ -138,7 +140,23 @@ class Ranges:
         for one, other, largest in extremes(x):
             first, second = self(one), self(other)
             out = out.within(larger(first, second) if largest else -larger(-first, -second))
-        return out
+        return out if (found := self._between(x)) is None else out.within(found)
+
+    def _between(self, x: Node) -> Range | None:
+        """Of a sum that is affine in a bounded factor, such as b in a - a b, where its terms have factors in common: it is
+        between what it is at both of the factor's bounds. What else is made of that factor counts as another quantity, so the
+        range is never too small."""
+        if len(x.args) > MOST_TERMS:
+            return None
+        counts = Counter(f for t in x.args for f in factors_of(t) if f.op != "const")
+        shared = [t for t in x.args if any(counts[f] > 1 for f in factors_of(t))]
+        for q in sorted({f for t in shared for f in factors_of(t) if f in counts}):
+            own = self(q)
+            if not own.bounded or own.low == own.high:
+                continue
+            low, high = (self(_at_bound(x, q, bound)) for bound in (own.low, own.high))
+            return _hull(low, high, own)
+        return None
 
     def is_share(self, x: Node) -> bool:
         """Is it one of several positive numbers, over their sum, as a softmax is?"""
@@ -164,6 +182,28 @@ def extremes(x: Node) -> list[tuple[Node, Node, bool]]:
             rest = add(*(y for y in x.args if y is not a))
             out.append((add(rest, mul(sign, core.args[0])), rest, sign > 0))
     return out
+
+
+def _at_bound(x: Node, q: Node, value: Bound) -> Node:
+    """A sum with a number in the place of a factor of its terms."""
+    return expand(add(*(mul(*(value if f is q else f for f in factors_of(t))) for t in x.args)), x.axes)
+
+
+def _hull(a: Range, b: Range, between: Range) -> Range:
+    """The interval around what lies between numbers of two. What isn't at one of the ends is beyond a bound that both share, if
+    one of them doesn't reach it."""
+
+    def is_open(first: Bound, second: Bound, first_open: bool, second_open: bool, least: Bound) -> bool:
+        at_first = first == least and not first_open
+        at_second = second == least and not second_open
+        return not (
+            (at_first and not between.low_open) or (at_second and not between.high_open) or (at_first and at_second)
+        )
+
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    low_open = low == -inf or is_open(a.low, b.low, a.low_open, b.low_open, low)
+    high_open = high == inf or is_open(a.high, b.high, a.high_open, b.high_open, high)
+    return Range(low, high, low_open, high_open)
 
 
 def plus(a: Range, b: Range) -> Range:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
@@ -19,7 +20,7 @@ from sympy import Max, Min
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.evaluate import Reals, evaluate
 from chunkform.codegen.ir.expr import Node, add, const, fn, leaf, mul, power
-from chunkform.codegen.ir.ranges import Ranges
+from chunkform.codegen.ir.ranges import Range, Ranges
 from chunkform.codegen.recurrence.check import check_op, judge_all
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.definition import defined
@@ -299,3 +300,29 @@ def test_a_domain_that_is_none_says_what_was_expected(words: dict[str, Any], tol
     with pytest.raises(SpecError) as failed:
         Recurrence("x").inputs("z", **words)
     assert told in str(failed.value) and "test_decays.py" in str(failed.value)
+
+
+A, B, C, U = (leaf("input", n) for n in "abcu")  # A is no less than 0, B and C are between 0 and 1, U between -1 and 1
+
+
+def rest(x: Node) -> Node:
+    return add(1, mul(-1, x))
+
+
+OF_A_RANGE = {
+    "a less a share": (A - A * B, A * rest(B)),
+    "of a square": (power(A, 2) - power(A, 2) * B, power(A, 2) * rest(B)),
+    "two shares": (A - A * B - A * C + A * B * C, A * rest(B) * rest(C)),
+    "a sum of such": (A - A * B + power(A, 2) - power(A, 2) * C, A * rest(B) + power(A, 2) * rest(C)),
+    "of either sign": (U - U * B, U * rest(B)),
+    "of bounded ones": (rest(B) - C + B * C, rest(B) * rest(C)),
+    "never above 0": (A * B - A, A * (B + -1)),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_RANGE)
+def test_expanded_spellings_have_the_range_of_those_in_factors(name: str) -> None:
+    share = Range(Fraction(0), Fraction(1))
+    known = {A: Range(Fraction(0), math.inf, False), B: share, C: share, U: Range(Fraction(-1), Fraction(1))}
+    expanded, factored = (Ranges(known.get)(x) for x in OF_A_RANGE[name])
+    assert expanded == factored

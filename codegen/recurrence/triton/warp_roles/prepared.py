@@ -77,6 +77,7 @@ def schedule_of_joined(k: Kernel) -> Schedule:
     if any(isinstance(x, Put) and x.place not in parts.rings for x in preparer.steps):
         raise CannotPrint("what is prepared for several chunks at once has one place")
     loader = parts.loader()
+    parts.refuse_sums(role, preparer, loader)
     return Schedule(
         k.name,
         tuple(parts.setup),
@@ -140,6 +141,12 @@ class PreparedParts(SweepParts):
     def may_move(self, a: Argument) -> bool:
         """Whatever makes a joined kernel, it says that tensors have the dtype of products."""
         return bool(a.axes)
+
+    def refuse_sums(self, *roles: Warps) -> None:
+        """Raises CannotPrint where a role takes a sum over an axis, which is stored alone."""
+        made = [x.value for r in roles for x in r.steps if isinstance(x, Make)]
+        if any(names_in(value) & self.sums.keys() for value in made):
+            raise CannotPrint("a role that takes a sum over an axis")
 
     def _target(self, x: Store) -> str:
         return argument_of(x.pointer, frozenset(a.name for a in self.k.arguments)) or ""

@@ -28,11 +28,13 @@ from chunkform.codegen.ir.warp_schedule import (
     Shared,
     Step,
 )
+from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
 from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule, gate_loaded_schedule
 from chunkform.errors import GateError
 from chunkform.runtime.chunk_kernels import warp_roles
+from chunkform.spec.language import Recurrence, normalize
 
 HAVE = ["gated_delta_rule", "delta_rule", "comba", "longhorn", "gradient_descent_squared"]
 HAVE_NONE = ["lightning_attention", "gated_linear_attention", "kimi_delta_attention"]
@@ -286,3 +288,15 @@ def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(section, "gate_joined_schedule", refuse)
     with pytest.raises(GateError, match="wait for each other"):
         triton_form(replace(compiled("gated_delta_rule")))  # anew, as a form is kept
+
+
+def test_a_sweep_whose_reads_are_sums_over_an_axis_has_no_roles() -> None:
+    """Those by a head's own vector, of a state that no output reads."""
+    r = Recurrence("unlike")
+    d, e = r.dims("d e")
+    k, v, g, b, u = r.inputs("k", d), r.inputs("v", e), r.decay("g"), r.inputs("b"), normalize(r.parameter("u", d))
+    S, n = r.state("S", d, e), r.state("n")
+    r.update(S, S.prev - g * u * (S.prev.T * u).T + normalize(k) * v.T)
+    r.update(n, n.prev * b**2 / (1 + b**2) + b)
+    r.output("o", n.next)
+    assert "def backward_sweep" in triton_form(compile_spec(r)).text
