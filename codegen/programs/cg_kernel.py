@@ -45,6 +45,7 @@ from ..recurrence.triton.plan_passes.hoist import Opened, opened
 from ..recurrence.triton.plan_passes.roles import at_row
 from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from .graph import Operation
+from .solve_gate import Solved, gate_solves, gate_sums
 from .solve_kernels import Part, Square, checkpoints_kernel, solves_kernel, sums_kernel
 from .solve_launchers import Solve, matrix_launcher, solve_launcher, sums_launcher
 
@@ -426,8 +427,13 @@ class _Solve:
             self.fine,
             lambda part: tuple(map(self.passed, part.arguments)),
         )
-        parts: list[KernelFunction | Function] = [checkpoints_kernel(kept, s.name, swept, full, tile)]
-        parts.append(solves_kernel(solved, solving, place))
+        meaning = self.meaning()
+        kernels = (
+            finished_kernel(checkpoints_kernel(kept, s.name, swept, full, tile)),
+            finished_kernel(solves_kernel(solved, solving, place)),
+        )
+        gate_solves(meaning, (kept, solved), (swept, solving), kernels)
+        parts: list[KernelFunction | Function] = [*kernels]
         parts += [matrix_launcher(solve, kept), solve_launcher(solve, solved)]
         if found:
             tensors = [
@@ -436,8 +442,19 @@ class _Solve:
                 if a.source is not None and a.layout in ("step", "head")
             ]
             wide = {name: over_dim for name, (_, over_dim) in found.items()}
-            parts += [sums_kernel(sums, solving, place, found), sums_launcher(solve, sums, tensors, wide)]
+            kernel = finished_kernel(sums_kernel(sums, solving, place, found))
+            gate_sums(replace(meaning, gradients={n: self.gradient(n) for n in found}), sums, solving, kernel)
+            parts += [kernel, sums_launcher(solve, sums, tensors, wide)]
         return parts
+
+    def meaning(self) -> Solved:
+        """What the kernels are for."""
+        return Solved(self.c.step, self.vector, {})
+
+    def gradient(self, parameter: str) -> Node:
+        """What a step adds to the gradient of a parameter."""
+        assert self.c.backward is not None
+        return self.c.backward.form.values[gradient_name(self.c.step.variable(parameter))]
 
     def square(self, o: Opened, down: str) -> Square:
         """The state as a tile of a kernel has it."""
@@ -489,4 +506,4 @@ def _given(x: Node) -> str:
 def _definition(x: KernelFunction | Function) -> Definition:
     if isinstance(x, Function):
         return launch_definition(finished_function(x))
-    return kernel_definition(finished_kernel(x))
+    return kernel_definition(x)
