@@ -271,9 +271,38 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"h": dh_last}
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def forward_per_step_1(
+    c__p, c__b, c__t, c__h, c__g, z_p, z_b, z_t, z_h, z_g, rows_1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    c_ = tl.load(
+        c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    z = tl.load(
+        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    t1 = tl.sigmoid(-tl.maximum(-c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) + tl.maximum(
+        c_, 0.0, propagate_nan=tl.PropagateNan.ALL
+    )
+    tl.store(rows_1_out + at[:, None] * D + d[None, :], tl.sigmoid(z) * t1, mask=i_ok[:, None] & d_ok[None, :])
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_scan_1(
-    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g, y_out,
+    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, rows_1_p, rows_1_b, rows_1_t, rows_1_h, rows_1_g, y_out,
     T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -300,15 +329,12 @@ def forward_scan_1(
             z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
             other=0.0,
         ).to(tl.float32)
-        c_ = tl.load(
-            c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
+        rows_1 = tl.load(
+            rows_1_p + h // rows_1_g * rows_1_h + (b * rows_1_b + step * rows_1_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
-        t1 = tl.sigmoid(-tl.maximum(-c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) + tl.maximum(
-            c_, 0.0, propagate_nan=tl.PropagateNan.ALL
-        )
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], tl.sigmoid(-z), 1.0)
-        w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], tl.sigmoid(z) * t1, 0.0)
+        w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], rows_1, 0.0)
         if h__linear is not None:
             whole_2 *= f
         if h__first is not None:
@@ -327,9 +353,39 @@ def forward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_per_step_1(
+    c__p, c__b, c__t, c__h, c__g, z_p, z_b, z_t, z_h, z_g, rows_1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    c_ = tl.load(
+        c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    z = tl.load(
+        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    t1 = tl.sigmoid(-tl.maximum(-c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) + tl.maximum(
+        c_, 0.0, propagate_nan=tl.PropagateNan.ALL
+    )
+    tl.store(rows_1_out + at[:, None] * D + d[None, :], tl.sigmoid(z) * t1, mask=i_ok[:, None] & d_ok[None, :])
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
-    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g, h_before__out,
+    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, rows_1_p, rows_1_b, rows_1_t, rows_1_h, rows_1_g,
+    h_before__out,
     T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -356,15 +412,12 @@ def backward_scan_1(
             z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
             other=0.0,
         ).to(tl.float32)
-        c_ = tl.load(
-            c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
+        rows_1 = tl.load(
+            rows_1_p + h // rows_1_g * rows_1_h + (b * rows_1_b + step * rows_1_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
-        t1 = tl.sigmoid(-tl.maximum(-c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) + tl.maximum(
-            c_, 0.0, propagate_nan=tl.PropagateNan.ALL
-        )
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], tl.sigmoid(-z), 1.0)
-        w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], tl.sigmoid(z) * t1, 0.0)
+        w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], rows_1, 0.0)
         if h__linear is not None:
             whole_2 *= f
         if h__first is not None:
@@ -393,8 +446,7 @@ def backward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
-    dh_first, dh_last, dh_linear, z_p, z_b, z_t, z_h, z_g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    c__p, c__b, c__t, c__h, c__g, h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dz_out, dc_out,
+    dh_first, dh_last, dh_linear, z_p, z_b, z_t, z_h, z_g, dy_p, dy_b, dy_t, dy_h, dy_g, dh_before__out,
     T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -425,18 +477,6 @@ def backward_scan_2(
             dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
-        c_ = tl.load(
-            c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
-        ).to(tl.float32)
-        h_before_ = tl.zeros([C, block_d], tl.float32)
-        if h_before__p is not None:
-            h_before_ = tl.load(
-                h_before__p
-                + h // h_before__g * h_before__h
-                + (b * h_before__b + step * h_before__t)[:, None]
-                + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
-            ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], tl.sigmoid(-z), 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], dy, 0.0) * f
         if dh_linear is not None:
@@ -456,30 +496,76 @@ def backward_scan_2(
         edge_2 = i == 0  # steps beyond the end keep states as they are
         dh = tl.sum(tl.where(edge_2[:, None], dh_after, 0.0), axis=0)
         if RESULTS:
-            t1 = tl.sigmoid(z)
-            t2 = dy + dh_before_
-            t3 = -c_
-            t4 = tl.maximum(t3, 0.0, propagate_nan=tl.PropagateNan.ALL)
-            t5 = tl.sigmoid(-t4)
-            t6 = tl.sigmoid(-z)
-            if dz_out is not None:
-                tl.store(
-                    dz_out + at[:, None] * D + d[None, :],
-                    t1 * t2 * (t5 + tl.maximum(c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) * t6
-                    - t1 * t2 * t6 * h_before_, mask=i_ok[:, None] & d_ok[None, :],
-                )
-            if dc_out is not None:
-                tl.store(
-                    dc_out + at[:, None] * D + d[None, :],
-                    t1 * t2 * tl.where(c_ > 0, 1.0, 0.0) + t1 * t2 * t5 * tl.where(t3 > 0, 1.0, 0.0) * tl.sigmoid(t4),
-                    mask=i_ok[:, None] & d_ok[None, :],
-                )
+            tl.store(dh_before__out + at[:, None] * D + d[None, :], dh_before_, mask=i_ok[:, None] & d_ok[None, :])
     if dh_first is not None:
         dh += tl.where(count == 0, tl.sum(enters, axis=0), 0.0)
     if dh_last is not None:
         tl.store(dh_last + sh * D + d, dh, mask=d_ok)
     if dh_linear is not None:
         tl.store(dh_linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def backward_per_step_4(
+    c__p, c__b, c__t, c__h, c__g, z_p, z_b, z_t, z_h, z_g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dh_before__p, dh_before__b, dh_before__t, dh_before__h, dh_before__g,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dz_out, dc_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
+):
+    """What is made of each step for itself."""
+    h = (tl.program_id(0) % H).to(tl.int64)
+    n = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
+    i_ok = n < count
+    b = (n // T).to(tl.int64)
+    step = (n % T).to(tl.int64)
+    at = n.to(tl.int64) * H + h
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    c_ = tl.load(
+        c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    z = tl.load(
+        z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    dy = tl.load(
+        dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :], mask=i_ok[:, None] & d_ok[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    dh_before_ = tl.zeros([ROWS, block_d], tl.float32)
+    if dh_before__p is not None:
+        dh_before_ = tl.load(
+            dh_before__p
+            + h // dh_before__g * dh_before__h
+            + (b * dh_before__b + step * dh_before__t)[:, None]
+            + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        ).to(tl.float32)
+    h_before_ = tl.zeros([ROWS, block_d], tl.float32)
+    if h_before__p is not None:
+        h_before_ = tl.load(
+            h_before__p + h // h_before__g * h_before__h + (b * h_before__b + step * h_before__t)[:, None] + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        ).to(tl.float32)
+    t1 = tl.sigmoid(z)
+    t2 = dy + dh_before_
+    t3 = -c_
+    t4 = tl.maximum(t3, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    t5 = tl.sigmoid(-t4)
+    t6 = tl.sigmoid(-z)
+    if dz_out is not None:
+        tl.store(
+            dz_out + at[:, None] * D + d[None, :],
+            t1 * t2 * (t5 + tl.maximum(c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) * t6 - t1 * t2 * t6 * h_before_,
+            mask=i_ok[:, None] & d_ok[None, :],
+        )
+    if dc_out is not None:
+        tl.store(
+            dc_out + at[:, None] * D + d[None, :],
+            t1 * t2 * tl.where(c_ > 0, 1.0, 0.0) + t1 * t2 * t5 * tl.where(t3 > 0, 1.0, 0.0) * tl.sigmoid(t4),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )
 
 
 def triton_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
@@ -490,11 +576,18 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     B, T = z.shape[:2]
     H = max(z.shape[2], c_.shape[2], 0)
     D = z.shape[-1]
-    config = choose(some.dtype, (D,), "95fa0d11c08cc539")
+    config = choose(some.dtype, (D,), "90742c4cb63f22a7")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     h__first = whole(states.get("h"))
     h__starts = h__first
+    rows_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+    launch(
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        c_, *strides(c_, H), z, *strides(z, H), rows_1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
+    )
     segments = scan_segments(layout, cdiv(D, scan_width(D)))
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     h__starts = h__first
@@ -502,7 +595,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         h__linear, h__ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
+            None, h__ends, h__linear, z, *strides(z, H), rows_1, *strides(rows_1, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
@@ -510,10 +603,11 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
     launch(
         forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        h__starts, h__last, None, z, *strides(z, H), c_, *strides(c_, H), y,
+        h__starts, h__last, None, z, *strides(z, H), rows_1, *strides(rows_1, H), y,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
+    rows_1 = None
     if segments > 1 and h__last is not None:
         h__last = h__last.unflatten(0, (B, segments))[:, -1]
     saved = {}
@@ -528,12 +622,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T = z.shape[:2]
     H = max(z.shape[2], c_.shape[2], 0)
     D = z.shape[-1]
-    config = choose(some.dtype, (D,), "95fa0d11c08cc539")
+    config = choose(some.dtype, (D,), "90742c4cb63f22a7")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     segments = 1
     h__first = whole(states.get("h"))
     dh_first = dh_starts = whole(final_cotangents.get("h"))
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
+    rows_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+    launch(
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        c_, *strides(c_, H), z, *strides(z, H), rows_1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
+    )
     segments = scan_segments(layout, cdiv(D, scan_width(D)))
     h_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     h__starts = h__first
@@ -541,7 +642,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         h__linear, h__ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
+            None, h__ends, h__linear, z, *strides(z, H), rows_1, *strides(rows_1, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
@@ -549,20 +650,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     h__last = None
     launch(
         backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        h__starts, h__last, None, z, *strides(z, H), c_, *strides(c_, H), h_before_,
+        h__starts, h__last, None, z, *strides(z, H), rows_1, *strides(rows_1, H), h_before_,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
+    rows_1 = None
     segments = scan_segments(layout, cdiv(D, scan_width(D)))
-    dz = some.new_empty((B, T, H, D), dtype=some.dtype) if "z" in needs else None
-    dc = some.new_empty((B, T, H, D), dtype=some.dtype) if "c" in needs else None
+    dh_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     dh_starts = dh_first
     if segments > 1:
         dh_linear, dh_ends = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-            None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
-            *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), None, None,
+            None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H), None,
             *layout.swept, segments, layout.length(segments),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
@@ -570,15 +670,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
     launch(
         backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
-        dh_starts, dh_last, None, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
-        *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), dz, dc,
+        dh_starts, dh_last, None, z, *strides(z, H), dy, *strides(dy, H), dh_before_,
         *layout.swept, segments, layout.length(segments),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    h_before_ = None
     if segments > 1 and dh_last is not None:
         dh_last = dh_last.unflatten(0, (B, segments))[:, 0]
     gradients, initial = {}, {}
+    if needs & {"c", "z"}:
+        dz = some.new_empty((B, T, H, D), dtype=some.dtype) if "z" in needs else None
+        dc = some.new_empty((B, T, H, D), dtype=some.dtype) if "c" in needs else None
+        launch(
+            backward_per_step_4, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            c_, *strides(c_, H), z, *strides(z, H), dy, *strides(dy, H),
+            *((dh_before_, *strides(dh_before_, H)) if "z" in needs or "c" in needs else (None, 0, 0, 0, 1)),
+            *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), dz, dc,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
+        )
+    dh_before_ = h_before_ = None
     if "z" in needs:
         gradients["z"] = dz.to(given["z"].dtype)
     dz = None
