@@ -17,8 +17,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).parent.parent.parent
 LOST = 75  # how a process ends whose GPU refuses to go on: another takes its place
 NOTHING = 5  # how pytest ends where there was no test to run
@@ -62,8 +60,6 @@ def run(worker: str, words: list[str], folder: str, until: float) -> int:
     environment = os.environ | {"CHUNKFORM_WORKER": worker, "CHUNKFORM_CLAIMS": folder, "CHUNKFORM_UNTIL": str(until)}
     if worker:
         environment |= {"OMP_NUM_THREADS": "1"}
-        gpus = torch.cuda.device_count()
-        environment |= {"CUDA_VISIBLE_DEVICES": str(int(worker) % gpus)} if gpus > 1 else {}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
