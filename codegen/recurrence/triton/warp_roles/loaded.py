@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....ir.code import Binary, Code, Load, Name
-from ....ir.code_parts import walk_code
-from ....ir.warp_schedule import Barriers, Make, Schedule
+from ....ir.code import Name
+from ....ir.warp_schedule import Barriers, Schedule
 from ....printing.cannot_print import CannotPrint
 from ..kernels.chunk_kernel import Kernel
 from .consumer import Wanted
@@ -23,10 +22,7 @@ def schedule_of_loaded(k: Kernel) -> Schedule:
     consumer = LoadedConsumer(parts)
     role = consumer.role()
     loader = parts.loader()
-    parts.refuse_sums(role, loader)
-    made = [x.value for x in loader.each if isinstance(x, Make)]
-    if any(isinstance(x, Load) and x.mask is None and _at_begin(x.pointer) for value in made for x in walk_code(value)):
-        raise CannotPrint("a number of a chunk's first step, which lies beyond the end in a stage's last chunks")
+    parts.refuse_others(role, loader)
     return Schedule(
         k.name,
         tuple(parts.setup),
@@ -39,11 +35,6 @@ def schedule_of_loaded(k: Kernel) -> Schedule:
         several=True,
         backwards=backwards(k),
     )
-
-
-def _at_begin(pointer: Code) -> bool:
-    """Is it where a chunk begins?"""
-    return isinstance(pointer, Binary) and pointer.right == Name("at")
 
 
 class LoadedParts(PreparedParts):

@@ -25,7 +25,7 @@ from ....ir.code import (
     plus,
     times,
 )
-from ....ir.code_parts import substituted
+from ....ir.code_parts import substituted, walk_code
 from ....ir.kernel_ir import Body, Let, Statement, Store, argument_of
 from ....ir.warp_schedule import (
     Arrive,
@@ -77,7 +77,7 @@ def schedule_of_joined(k: Kernel) -> Schedule:
     if any(isinstance(x, Put) and x.place not in parts.rings for x in preparer.steps):
         raise CannotPrint("what is prepared for several chunks at once has one place")
     loader = parts.loader()
-    parts.refuse_sums(role, preparer, loader)
+    parts.refuse_others(role, preparer, loader)
     return Schedule(
         k.name,
         tuple(parts.setup),
@@ -142,11 +142,16 @@ class PreparedParts(SweepParts):
         """Whatever makes a joined kernel, it says that tensors have the dtype of products."""
         return bool(a.axes)
 
-    def refuse_sums(self, *roles: Warps) -> None:
-        """Raises CannotPrint where a role takes a sum over an axis, which is stored alone."""
+    def refuse_others(self, *roles: Warps) -> None:
+        """Raises CannotPrint where a role takes a sum over an axis, which is stored alone, or a number of a chunk, which one
+        beyond the end hasn't: there a state would be multiplied by another chunk's."""
         made = [x.value for r in roles for x in r.steps if isinstance(x, Make)]
         if any(names_in(value) & self.sums.keys() for value in made):
             raise CannotPrint("a role that takes a sum over an axis")
+        given = frozenset(a.name for a in self.k.arguments if a.role is Role.WHOLE and a.layout == "chunked")
+        loads = [x for value in made for x in walk_code(value) if isinstance(x, Load) and x.mask is None]
+        if any(argument_of(x.pointer, given) for x in loads):
+            raise CannotPrint("a number of a chunk as a whole")
 
     def _target(self, x: Store) -> str:
         return argument_of(x.pointer, frozenset(a.name for a in self.k.arguments)) or ""

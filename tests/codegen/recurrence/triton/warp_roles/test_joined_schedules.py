@@ -300,3 +300,14 @@ def test_a_sweep_whose_reads_are_sums_over_an_axis_has_no_roles() -> None:
     r.update(n, n.prev * b**2 / (1 + b**2) + b)
     r.output("o", n.next)
     assert "def backward_sweep" in triton_form(compile_spec(r)).text
+
+
+def test_a_sweep_with_numbers_of_whole_chunks_has_no_roles() -> None:
+    """Weights of a coefficient that may be 0 are of the steps of a chunk, and a chunk beyond the end has none."""
+    r = Recurrence("weighed")
+    d, e = r.dims("d e")
+    (q, k, u), v, g, b = r.inputs("q k u", d), r.inputs("v", e), r.decay("g"), r.inputs("b", domain=(0, 1))
+    S = r.state("S", d, e)
+    r.update(S, (1 - b) * (S.prev - g * normalize(u) * (S.prev.T * normalize(u)).T) + k * v.T)
+    r.output("o", S.next.T * q)
+    assert "def forward_sweep" in triton_form(compile_spec(r)).text
