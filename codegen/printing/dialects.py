@@ -154,11 +154,16 @@ class Torch:
         return Function(name, value, TORCH)
 
     def tensor(self, number: Code) -> Code:
-        """A number as a tensor. What a function of one makes is a tensor already."""
-        made = any(isinstance(x, Method) and x.name == "new_tensor" for x in walk_code(number))
-        if made and any(isinstance(x, Call) and x.function == "max" for x in walk_code(number)):
-            return call("torch.as_tensor", number, **self.made_like())  # which may be one, or a number
-        return number if made else Method(leaf_code(self.like), "new_tensor", (number,))
+        """A number as a tensor. What a function of one makes is a tensor already; what has a name, and the larger of two, may be
+        either."""
+        parts = [*walk_code(number)]
+        calls = {x.function for x in parts if isinstance(x, Call)}
+        made = "torch.as_tensor" in calls or any(isinstance(x, Method) and x.name == "new_tensor" for x in parts)
+        if made and "max" not in calls:
+            return number
+        if any(isinstance(x, Name) for x in parts):
+            return call("torch.as_tensor", number, **self.made_like())
+        return Method(leaf_code(self.like), "new_tensor", (number,))
 
     def maximum(self, a: Code, b: Code, a_uniform: bool, b_uniform: bool) -> Code:
         if a_uniform:

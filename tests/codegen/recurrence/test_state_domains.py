@@ -117,7 +117,7 @@ def test_debug_mode_tells_of_a_state_that_leaves_its_domain() -> None:
 def test_a_state_begins_within_its_domain() -> None:
     r = Recurrence("x")
     d = r.dims("d")
-    with pytest.raises(SpecError, match="the state s is said to be between 1/2 and 1, but begins at 0"):
+    with pytest.raises(SpecError, match=r"the state s is said to be between 0\.5 and 1, but begins at 0"):
         r.state("s", domain=(0.5, 1))
     with pytest.raises(SpecError, match="at most 0, but begins at 2"):
         r.state("t", d, sign="negative", initial=2 * ones(d))

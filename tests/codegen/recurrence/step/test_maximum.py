@@ -214,6 +214,7 @@ OF_CONSTANTS = {
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("form", [lambda h: h / 2, tanh], ids=["over chunks", "step by step"])
 def test_maxima_of_constants_alone_are_numbers_like_others(form):
     r = Recurrence("of_constants")

@@ -293,7 +293,9 @@ def test_kernels_are_printed_after_each_pass() -> None:
     assert "static_range" in before and "static_range" not in "".join(map(kernel_function_text, triton_form(c).built))
     text = triton_form(c).text
     assert last != before and all(x in text for x in last.split("\n\n"))
-    with pytest.raises(ValueError, match="one of in_slices, falling_back, guarded, together, prefetched, got 'fused'"):
+    with pytest.raises(
+        ValueError, match="one of in_slices, falling_back, guarded, rounds_at_once, prefetched, got 'fused'"
+    ):
         kernels_after(c, "fused")
 
 
