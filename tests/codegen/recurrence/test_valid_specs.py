@@ -329,7 +329,8 @@ def test_what_a_function_makes_of_a_number_is_no_number_for_the_next_one() -> No
     r.update(S, lam * S.prev + sigmoid(exp(-(c**2))) * q * v.T)
     r.output("o", S.next.T * q)
     source = compile_op(r).source()
-    assert "torch.sigmoid(torch.exp(like.new_tensor(-c ** 2)))" in source
+    number = "torch.as_tensor(-c ** 2, dtype=like.dtype, device=like.device)"
+    assert f"torch.sigmoid(torch.exp({number}))" in source
 
 
 def undefined(text: str) -> set[str]:
