@@ -374,9 +374,6 @@ def forward_prologue_1(
                 f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
         )
-        if SUMS:
-            f_most = tl.maximum(f_most, tl.max(tl.max(f_a, axis=1), axis=0))
-            f_least = tl.minimum(f_least, tl.min(tl.min(f_a, axis=1), axis=0))
         f_n = (
             over_block(
                 tl.load(f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
@@ -437,6 +434,8 @@ def forward_prologue_1(
         )
         if SUMS:
             tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
+            f_most = tl.maximum(f_most, tl.max(f_a_end, axis=0))
+            f_least = tl.minimum(f_least, tl.min(f_a_end, axis=0))
         products = decayed_product(
             products, q.to(tl.float32), stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n,
             f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
@@ -535,9 +534,6 @@ def forward_prologue_1_slow(
                             f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
                         )
                     )
-                    if SUMS:
-                        f_most = tl.maximum(f_most, tl.max(tl.max(f_a, axis=1), axis=0))
-                        f_least = tl.minimum(f_least, tl.min(tl.min(f_a, axis=1), axis=0))
                     f_n = (
                         over_block(
                             tl.load(
@@ -603,6 +599,8 @@ def forward_prologue_1_slow(
                     )
                     if SUMS:
                         tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
+                        f_most = tl.maximum(f_most, tl.max(f_a_end, axis=0))
+                        f_least = tl.minimum(f_least, tl.min(f_a_end, axis=0))
                     products = decayed_product(
                         products, q.to(tl.float32), stepwise, f_sums + step * D, f_rests + step * D if EXACT else None,
                         f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
@@ -766,7 +764,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "17725925dfbf8153")
+    config = choose(some.dtype, (D, E), "07154044fa8c8851")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1512,7 +1510,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "17725925dfbf8153")
+    config = choose(some.dtype, (D, E), "07154044fa8c8851")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -43,7 +43,7 @@ from ..print.axis_names import size_name
 from .arguments import Role
 from .tile_names import Scope
 from .tile_products import TileProducts
-from .tile_values import Value
+from .tile_values import Once, Value
 
 
 class ChannelDecays(TileProducts):
@@ -271,15 +271,17 @@ class ChannelDecays(TileProducts):
         return rebuild(x, map(self.without_own, x.args)) if x.args else x
 
     def ends(self, mask: Node, axis: str) -> None:
-        """Store the sums of a whole chunk for others, where the kernel makes them."""
+        """Store the sums of a whole chunk for others, where the kernel makes them, once; and note how far they reach."""
         (d,) = mask.args
         name = self._decay_name(d)
-        if name not in self.making:
+        if name not in self.making or Once(name, "ends") in self.loads:
             return
+        self.loads[Once(name, "ends")] = name
         end, _ = self._cumulative(d, True, end=True)
         index, width = self.index(axis), Name(size_name(dim_of(axis)))
         place = plus(f"{name}_sums", times("step", width), times("last", Group(Name("H") * width)), index)
-        self.body.append(If(Name("SUMS"), (Store(place, Name(end), Name(f"{index}_ok")),)))
+        store = Store(place, Name(end), Name(f"{index}_ok"))
+        self.body.append(If(Name("SUMS"), (store, *self.reached(end, name))))
 
     def stored(self, axes: tuple[str, ...]) -> Code:
         """Where a tile has an entry that this kernel stores."""

@@ -27,7 +27,7 @@ from ....ir.expr import (
     make,
     walk,
 )
-from ....ir.kernel_ir import If, let
+from ....ir.kernel_ir import If, Statement, let
 from ....ir.notation import plain
 from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import STEPS
@@ -116,8 +116,6 @@ class TileDecays(TileNames):
                     loaded = Either(self._made(d, key, inclusive, end), Name("SUMS"), loaded)
                 in_body = own and not (end and self.by_range is None)
                 (self.body if in_body else self.head).append(let(variable, loaded))
-                if made and edge == "with" and not in_rows:
-                    self._reached(variable, name)
             names.append(self.loads[key])
         return names[0], names[1]
 
@@ -181,13 +179,13 @@ class TileDecays(TileNames):
         mask = both(Name("i_ok").along(0, 2), Name(f"{index}_ok").along(1, 2))
         return call("log2_of", Load(place, mask, Literal(0.0)))
 
-    def _reached(self, sums: str, name: str) -> None:
-        """How far sums that were made reach so far."""
-        found = []
-        for which, end in (("max", "most"), ("min", "least")):
-            inside = call(f"tl.{which}", call(f"tl.{which}", sums, axis=1), axis=0)
-            found.append(let(f"{name}_{end}", call(f"tl.{which}imum", f"{name}_{end}", inside)))
-        self.body.append(If(Name("SUMS"), tuple(found)))
+    def reached(self, end: str, name: str) -> list[Statement]:
+        """How far sums that were made reach so far: a decay is at most one, and its sums are lowest at the chunk's `end`."""
+        found: list[Statement] = []
+        for which, bound in (("max", "most"), ("min", "least")):
+            far = call(f"tl.{which}", end, axis=0)
+            found.append(let(f"{name}_{bound}", call(f"tl.{which}imum", f"{name}_{bound}", far)))
+        return found
 
     def note(self, x: Node) -> str:
         """A node as a comment, over the names that the kernel has for what is computed or loaded."""
