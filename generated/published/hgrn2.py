@@ -764,7 +764,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "07154044fa8c8851")
+    config = choose(some.dtype, (D, E), "d4667ca383fd1057")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -780,7 +780,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *layout.at_once, layout.programs,
         D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
         C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        num_warps=config.summing.prologue_warps, num_stages=1, maxnreg=config.summing.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
@@ -788,7 +788,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *layout.at_once, layout.programs,
         D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
         C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        num_warps=config.summing.prologue_warps, num_stages=1, maxnreg=config.summing.registers,
     )
     f_extents = None
     if segments > 1 or exchange is not None:
@@ -1207,6 +1207,8 @@ def backward_read_1(
     i_new = i_ok
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    i_ = tl.load(i__p + t0 * i__t + i[:, None] * i__t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     S = tl.load(
         S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
         other=0.0,
@@ -1229,8 +1231,6 @@ def backward_read_1(
     )
     kept = span(f_a_end, f_n_end, 0.0, 0)
     spans = kept * tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    i_ = tl.load(i__p + t0 * i__t + i[:, None] * i__t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     product = tl.dot(do.to(DT), tl.trans(i_.to(DT)), input_precision="tf32x3")  # do i^T
     reads = product
     f_a = over_block(
@@ -1364,6 +1364,12 @@ def backward_read_1_slow(
             extent = reach(f_extents + at, last, C, CHUNK)
             if not has_small_range(extent, DT):
                 large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+                do = tl.load(
+                    do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
+                i_ = tl.load(
+                    i__p + t0 * i__t + i[:, None] * i__t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
                 S = tl.load(
                     S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
@@ -1388,12 +1394,6 @@ def backward_read_1_slow(
                 spans = kept * tl.sum(
                     S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
-                do = tl.load(
-                    do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-                )
-                i_ = tl.load(
-                    i__p + t0 * i__t + i[:, None] * i__t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-                )
                 product = tl.dot(do.to(DT), tl.trans(i_.to(DT)), input_precision="tf32x3")  # do i^T
                 reads = product
                 f_a = over_block(
@@ -1510,7 +1510,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "07154044fa8c8851")
+    config = choose(some.dtype, (D, E), "d4667ca383fd1057")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -812,7 +812,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1a127c6f57a61159")
+    config = choose(some.dtype, (D, E), "f335d2c0f9237b5c")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -828,7 +828,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *layout.at_once, layout.programs,
         D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
         C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        num_warps=config.summing.prologue_warps, num_stages=1, maxnreg=config.summing.registers,
     )
     launch(
         forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
@@ -836,7 +836,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *layout.at_once, layout.programs,
         D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk,
         C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
+        num_warps=config.summing.prologue_warps, num_stages=1, maxnreg=config.summing.registers,
     )
     w_extents = None
     if segments > 1 or exchange is not None:
@@ -1250,12 +1250,12 @@ def backward_read_1(
     i_new = i_ok
     if not SMALL_RANGE:
         large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     S = tl.load(
         S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None],
         other=0.0,
     )  # S
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     reads = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1376,16 +1376,16 @@ def backward_read_1_slow(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not has_small_range(extent, DT):
                 large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                S = tl.load(
-                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
-                )  # S
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
+                S = tl.load(
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
+                )  # S
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
                 reads = do_v
                 k = tl.load(
@@ -1838,7 +1838,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1a127c6f57a61159")
+    config = choose(some.dtype, (D, E), "f335d2c0f9237b5c")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -171,6 +171,12 @@ class Config:
         return 255 if self.exact else None
 
     @property
+    def summing(self) -> Config:
+        """This, for prologue kernels that sum a decay's logarithms over the steps of a chunk: a program of one warp waits for no
+        other where rows are added up, and has registers for tiles of 32 steps by 32 channels."""
+        return _of_one_warp(self)
+
+    @property
     def span(self) -> int:
         """Steps of the blocks over which products of states and their gradients at each step are made: as many as a chunk in
         float32, where more don't fit into shared memory."""
@@ -204,6 +210,12 @@ class Config:
     def levels(self) -> int:
         """log2 of the chunk."""
         return self.chunk.bit_length() - 1
+
+
+@functools.cache
+def _of_one_warp(config: Config) -> Config:
+    small = not config.exact and config.chunk * config.block <= 1024
+    return replace(config, prologue_warps=1, registers=255) if small else config
 
 
 def by_launch(

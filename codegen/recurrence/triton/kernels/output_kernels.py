@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
-from ....ir.code import Binary, Code, Group, Name, Negative, call, code, plus, times, where
+from ....ir.code import Binary, Code, Group, Load, Name, Negative, call, code, plus, times, where
 from ....ir.code_parts import starts_with_minus, without_minus
 from ....ir.expr import COL, INNER, ROW, ZERO, Kept, Node, add, dim_of, factors_of, leaf, rename, walk
 from ....ir.expr import replace as node_replace
-from ....ir.kernel_ir import (
-    Barrier,
-    Statement,
-    let,
-)
+from ....ir.kernel_ir import Barrier, Let, Statement, let, reads
 from ....ir.kernel_ir import Store as StoreTo
 from ....ir.step_program import PER_HEAD
 from ....printing.cannot_print import CannotPrint
@@ -23,7 +19,7 @@ from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, decay_sum
 from ..plan_passes.hoist import Opened, Sums, made_here
 from ..plan_passes.roles import PER_STEP, is_state
 from ..plan_passes.value_placement import Store
-from ..print.axis_names import block_name
+from ..print.axis_names import axis_name, block_name
 from .arguments import Role
 from .at_once import at_once
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
@@ -107,7 +103,8 @@ def output_kernel(
             reads = sum(len(x.opened.outputs) for x in sweeps_read)
             tiles.body += _store_state_adjoint(state, terms, s, of[state], reads, tiles, tiled, name_of)
     doc = "Intra-chunk outputs from checkpointed states, of all intervals at once."
-    body, slow_path = at_once(axes, tiled, tiles, tiles.body)
+    loads_first = tiles.body if one_by_one(sweeps_read) else _whole_tiles_first(tiles.body, first)
+    body, slow_path = at_once(axes, tiled, tiles, loads_first)
     arguments = tuple(tiles.arguments.values())
     summed: dict[str, set[tuple[str, ...]]] = {}
     for key in sums_loaded(tiles):
@@ -119,6 +116,18 @@ def output_kernel(
         pieces=tuple(Piece(x.opened, x.group, tuple(x.stores)) for x in sweeps_read),
         spans=tuple(spans[n] for n in sums),
     )  # fmt: skip
+
+
+def _whole_tiles_first(body: list[Statement], o: Opened) -> list[Statement]:
+    """A kernel's statements, with loads of tiles of steps along axes that it has whole before those of states: the first products
+    take them, and wait for both together. A kernel with many reads has no registers for them so early."""
+    whole, tiled = ({axis_name(a) for a in axes} for axes in (o.full, o.tile))
+    early = [
+        x
+        for x in body
+        if isinstance(x, Let) and isinstance(x.value, Load) and {"i", *whole} <= reads(x) and not tiled & reads(x)
+    ]
+    return [*early, *(x for x in body if x not in early)]
 
 
 def _output(x: Node, sweep: CheckpointReads, tiles: Tiles, name_of: NameOf) -> None:

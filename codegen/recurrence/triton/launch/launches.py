@@ -156,7 +156,7 @@ class Launches:
             most = (
                 "sweep.registers"
                 if kernel.sweeps
-                else "config.registers"
+                else f"{_prologue_config(kernel)}.registers"
                 if kernel.few and not block
                 else "config.most"
             )
@@ -176,7 +176,7 @@ class Launches:
         if kernel.whole:
             return f"warps_of(({', '.join(f'config.padded({size_name(dim_of(a))})' for a in kernel.axes)}))"
         if not blocks:
-            return "sweep.warps" if kernel.sweeps else "config.prologue_warps"
+            return "sweep.warps" if kernel.sweeps else f"{_prologue_config(kernel)}.prologue_warps"
         wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
         more = ", many=True" if kernel.many else ""
         return f"config.read_warps({', '.join(wholes)}{more})" if kernel.reads and wholes else "4"
@@ -288,3 +288,8 @@ def _places_of(a: Argument, kernel: Kernel) -> frozenset[str]:
     own = {size_name(dim_of(x)) for x in a.axes} | {size_name(dim_of(x)) for x in getattr(a.source, "axes", ())}
     each = kernel.tiled is None or size_name(dim_of(kernel.tiled)) in own or not own
     return frozenset({STEPS, HEADS, *([TILES] if each else [])})
+
+
+def _prologue_config(kernel: Kernel) -> str:
+    """What says how a prologue kernel is launched."""
+    return "config.summing" if kernel.making else "config"
