@@ -108,7 +108,7 @@ def ours_in_blocks(many: Mapping[str, Tensor], starts: Tensor, pool: Tensor, row
     flat = {n: x.flatten(0, 1).unsqueeze(0) for n, x in many.items()}
     o, _ = fused_recurrent_kda(
         flat["q"], flat["k"], flat["v"], flat["log_alpha"], flat["beta"], 1.0, pool, True, False, starts, rows, accepted,
-        state_v_first=False,
+        state_v_first=False, null_block_id=None,
     )  # fmt: skip
     return o
 

@@ -14,6 +14,7 @@ from chunkform.errors import ArgumentError
 from chunkform.runtime.op import debugging
 from chunkform.runtime.op.arguments import FLOATS, check_call
 from chunkform.runtime.op.op import Op
+from chunkform.runtime.op.results import Public
 from chunkform.runtime.op.rows import look_at_rows, told
 from chunkform.runtime.op.several import Places, Writes, several_steps
 
@@ -22,7 +23,9 @@ HARMLESS = (
     "chunk_indices",
     "chunk_offsets",
     "cu_seqlens_cpu",
-)  # what engines work out beforehand for kernels of theirs
+    "fuse_gate",
+    "num_warps",
+)  # what engines work out beforehand, or choose, for kernels of theirs
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,12 @@ class Rows:
 def op_of(name: str) -> Op:
     """The op of the catalogue, with its step."""
     found: Op = importlib.import_module(f"chunkform.generated.{name}").OP
+    return found
+
+
+def public_of(name: str) -> Public:
+    """The op of the catalogue as it is called."""
+    found: Public = getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
     return found
 
 
@@ -194,6 +203,7 @@ def packed_decode(
     normalise: bool,
     v_first: bool,
     null: int | None,
+    lower_bound: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A step of each sequence from rows of the pool `state`, into `out` [B, 1, HV, V]; of padding that is zero.
 
@@ -215,7 +225,7 @@ def packed_decode(
     parts = mixed.unsqueeze(1).split([few * width, few * width, heads * own], -1)
     q, k, v = (x.unflatten(-1, (h, -1)) for x, h in zip(parts, (few, few, heads), strict=True))
     q, k = scaled(q, k, scale, normalise)
-    g = decays(A_log, a, dt_bias, k, name == "kimi_delta_attention")
+    g = decays(A_log, a, dt_bias, k, name == "kimi_delta_attention", lower_bound=lower_bound)
     given = {"q": q, "k": k, "v": v, "beta": b.float().sigmoid().reshape(count, 1, heads), "alpha": g}
     take_steps(name, given, state, Rows(rows, null=null), v_first=v_first, last=True, out=out.zero_())
     return out, state
@@ -248,7 +258,7 @@ def whole(
 ) -> tuple[Tensor, Tensor | None]:
     """The op over whole sequences, with states in the engine's layout."""
     first = None if state is None else (state.mT if v_first else state)
-    op = getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
+    op = public_of(name)
     keys = {a.name: a.key for a in op_of(name).signature.tensors}
     arguments = {keys[n]: x for n, x in given.items()}
     o, last = op(**arguments, initial_state=first, output_final_state=final, cu_seqlens=cu_seqlens)

@@ -1,4 +1,5 @@
-"""The functions that SGLang's backends call: `sglang.srt.layers.attention.fla`.
+"""The functions that SGLang's backends call: `sglang.kernels.ops.attention.fla` and `.linear`, which were
+`sglang.srt.layers.attention.fla` and `.linear`.
 
 States lie in slots [P, HV, V, K]; `state_v_first=False` where they are [P, HV, K, V]. A slot below 0 is padding: of it nothing is
 read or written, and its output is zero.
@@ -12,10 +13,27 @@ import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError
-from chunkform.runtime.op.rows import read_rows, write_rows
+from chunkform.runtime.op.rows import checked_rows, read_rows, write_rows
 
 from . import vllm
+from .chunk_states import ChunkStates
+from .lightning import LinearKernel as BailingLinearKernel
+from .lightning import lightning_attention, linear_decode_forward_triton, seg_la_fwd
 from .pools import Rows, checked_packing, decays, packed_decode, refuse_others, scaled, take_steps, whole
+
+__all__ = [
+    "BailingLinearKernel",
+    "chunk_gated_delta_rule",
+    "chunk_kda",
+    "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_gated_delta_rule_packed_decode",
+    "fused_recurrent_gated_delta_rule_update",
+    "fused_recurrent_kda_packed_decode",
+    "fused_sigmoid_gating_delta_rule_update",
+    "lightning_attention",
+    "linear_decode_forward_triton",
+    "seg_la_fwd",
+]
 
 
 def fused_recurrent_gated_delta_rule(
@@ -64,13 +82,17 @@ def fused_recurrent_gated_delta_rule_update(
     retrieve_parent_token: Tensor | None = None,
     *,
     state_v_first: bool = True,
+    **others: object,
 ) -> Tensor | None:
-    """Steps from slots, in place unless `disable_state_update`. The state after step t of sequence n goes to
-    `intermediate_states_buffer[intermediate_state_indices[n], t]`, where there is such a buffer [S, cache_steps, HV, V, K]."""
+    """Steps from slots, in place unless `disable_state_update`.
+
+    The state after step t of sequence n goes to `intermediate_states_buffer[intermediate_state_indices[n], t]`, where there is
+    such a buffer [S, steps, HV, V, K]. `cache_steps` isn't looked at: there may be fewer drafts than the buffer has room for."""
+    refuse_others("gated_delta_rule", others)
     return _steps(
         "gated_delta_rule", q, k, v, g, beta, scale, initial_state_source, initial_state_indices, cu_seqlens,
         use_qk_l2norm_in_kernel, disable_state_update, disable_output_calculation, intermediate_states_buffer,
-        intermediate_state_indices, cache_steps, retrieve_parent_token, state_v_first,
+        intermediate_state_indices, retrieve_parent_token, state_v_first,
     )  # fmt: skip
 
 
@@ -97,14 +119,20 @@ def fused_sigmoid_gating_delta_rule_update(
     retrieve_parent_token: Tensor | None = None,
     *,
     state_v_first: bool = True,
+    lower_bound: float | None = None,
+    **others: object,
 ) -> Tensor | None:
-    """The same from what a layer projects: log decays -exp(A_log) softplus(a + dt_bias), and strengths sigmoid(b)."""
-    g = decays(A_log, a, dt_bias, q, is_kda, (softplus_beta, softplus_threshold))
+    """The same from what a layer projects: log decays -exp(A_log) softplus(a + dt_bias), and strengths sigmoid(b).
+
+    lower_bound: log decays are lower_bound sigmoid(exp(A_log) (a + dt_bias)) then."""
+    name = "kimi_delta_attention" if is_kda else "gated_delta_rule"
+    refuse_others(name, others)
+    g = decays(A_log, a, dt_bias, q, is_kda, (softplus_beta, softplus_threshold), lower_bound)
     strength = b.float().sigmoid().reshape(*v.shape[:3])
     return _steps(
-        "kimi_delta_attention" if is_kda else "gated_delta_rule", q, k, v, g, strength, scale, initial_state_source,
-        initial_state_indices, cu_seqlens, use_qk_l2norm_in_kernel, disable_state_update, False,
-        intermediate_states_buffer, intermediate_state_indices, cache_steps, retrieve_parent_token, state_v_first,
+        name, q, k, v, g, strength, scale, initial_state_source, initial_state_indices, cu_seqlens,
+        use_qk_l2norm_in_kernel, disable_state_update, False, intermediate_states_buffer, intermediate_state_indices,
+        retrieve_parent_token, state_v_first,
     )  # fmt: skip
 
 
@@ -141,14 +169,15 @@ def fused_recurrent_kda_packed_decode(
     out: Tensor,
     ssm_state_indices: Tensor,
     use_qk_l2norm_in_kernel: bool = False,
+    lower_bound: float | None = None,
     *,
     state_v_first: bool = True,
     **others: object,
 ) -> tuple[Tensor, Tensor]:
-    """The same for Kimi delta attention: a [B, HV K], dt_bias [HV K]."""
+    """The same for Kimi delta attention: a [B, HV K], dt_bias [HV K]; decays with a `lower_bound`, if given."""
     return _packed_decode(
         "kimi_delta_attention", mixed_qkv, a, b, A_log, dt_bias, scale, initial_state, out, ssm_state_indices,
-        use_qk_l2norm_in_kernel, state_v_first, others,
+        use_qk_l2norm_in_kernel, state_v_first, others, lower_bound,
     )  # fmt: skip
 
 
@@ -161,25 +190,34 @@ def chunk_gated_delta_rule(
     scale: float | None = None,
     initial_state: Tensor | None = None,
     initial_state_indices: Tensor | None = None,
-    output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
     head_first: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
+    inplace_update: bool = True,
     *,
+    output_final_state: bool = False,
+    track_state: Tensor | None = None,
+    track_chunk_idx: Tensor | None = None,
     state_v_first: bool = True,
     **others: object,
-) -> tuple[Tensor, Tensor | None, None]:
-    """(o, last states or None, None) of a prefill. With `initial_state_indices` the states are slots, and are updated in place.
+) -> tuple[Tensor, Tensor | None, ChunkStates]:
+    """(o, last states or None, states at chunk boundaries) of a prefill. With `initial_state_indices` the states are slots, and
+    are updated in place, unless `inplace_update=False`.
 
-    The states at chunk boundaries, which come third there, are what `op.prefixes` gives."""
-    refuse_others("gated_delta_rule", others)
+    track_state [N, HV, V, K]: the state before chunk `track_chunk_idx[n]` of each sequence, where that isn't below 0."""
+    name = "gated_delta_rule"
+    refuse_others(name, others)
     if head_first:
-        raise ArgumentError("gated_delta_rule: head_first isn't supported: pass [B, T, H, ..]")
-    o, last = _prefill(
-        "gated_delta_rule", q, k, v, g, beta, scale, initial_state, initial_state_indices, output_final_state,
-        cu_seqlens, use_qk_l2norm_in_kernel, state_v_first,
+        raise ArgumentError(f"{name}: head_first isn't supported: pass [B, T, H, ..]")
+    if (track_state is None) != (track_chunk_idx is None):
+        raise ArgumentError(f"{name}: track_state and track_chunk_idx are given together, got one of them")
+    o, last, between = _prefill(
+        name, q, k, v, g, beta, scale, initial_state, initial_state_indices, output_final_state, cu_seqlens,
+        use_qk_l2norm_in_kernel, state_v_first, inplace_update,
     )  # fmt: skip
-    return o, last, None
+    if track_state is not None and track_chunk_idx is not None:
+        between.track(track_state, track_chunk_idx)
+    return o, last, between
 
 
 def chunk_kda(
@@ -196,21 +234,25 @@ def chunk_kda(
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     lower_bound: float | None = None,
+    output_intermediate_states: bool = False,
     *,
     state_v_first: bool = True,
     **others: object,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, ChunkStates]:
     """o of a prefill of Kimi delta attention; slots are updated in place. With `A_log` g is what a layer projects, of which log
-    decays are made: -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(exp(A_log) (g + dt_bias))."""
+    decays are made: -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(exp(A_log) (g + dt_bias)).
+
+    output_intermediate_states: (o, states at chunk boundaries)."""
     refuse_others("kimi_delta_attention", others)
     if A_log is not None:
         g = decays(A_log, g, dt_bias, k, True, lower_bound=lower_bound)
     elif dt_bias is not None or lower_bound is not None:
         raise ArgumentError("kimi_delta_attention: log decays are made of g in here where A_log is given, got None")
-    return _prefill(
+    o, _, between = _prefill(
         "kimi_delta_attention", q, k, v, g, beta, scale, initial_state, initial_state_indices, False, cu_seqlens,
-        use_qk_l2norm_in_kernel, state_v_first,
-    )[0]  # fmt: skip
+        use_qk_l2norm_in_kernel, state_v_first, True,
+    )  # fmt: skip
+    return (o, between) if output_intermediate_states else o
 
 
 def _prefill(
@@ -227,18 +269,21 @@ def _prefill(
     starts: Tensor | None,
     normalise: bool,
     v_first: bool,
-) -> tuple[Tensor, Tensor | None]:
+    writes: bool,
+) -> tuple[Tensor, Tensor | None, ChunkStates]:
     checked_packing(q, starts)
     kind = q.dtype
     q, k = (x.to(kind) for x in scaled(q, k, scale, normalise))
     given = {"q": q, "k": k, "v": v, "beta": beta, "alpha": g}
     if slots is None or state is None:
-        return whole(name, given, state, starts, v_first, final)
+        return *whole(name, given, state, starts, v_first, final), ChunkStates(name, given, state, starts, v_first)
+    slots = checked_rows(name, "initial_state_indices", slots, [state])
     found = read_rows(state, slots)
     o, last = whole(name, given, found, starts, v_first, True)
     assert last is not None
-    write_rows([state], [last], slots)
-    return o, last if final else None
+    if writes:
+        write_rows([state], [last], slots)
+    return o, last if final else None, ChunkStates(name, given, found, starts, v_first)
 
 
 def _packed_decode(
@@ -255,12 +300,15 @@ def _packed_decode(
     normalise: bool,
     v_first: bool,
     others: dict[str, object],
+    lower_bound: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     plain = {
         n: x for n, x in others.items() if n not in ("rand_seed", "philox_rounds")
     }  # of no use without rounding at random
     refuse_others(name, plain)
-    return packed_decode(name, mixed, a, b, A_log, dt_bias, scale, state, out, slots, normalise, v_first, None)
+    return packed_decode(
+        name, mixed, a, b, A_log, dt_bias, scale, state, out, slots, normalise, v_first, None, lower_bound
+    )
 
 
 def _steps(
@@ -279,7 +327,6 @@ def _steps(
     silent: bool,
     buffer: Tensor | None,
     slots: Tensor | None,
-    cache_steps: int | None,
     parents: Tensor | None,
     v_first: bool,
 ) -> Tensor | None:
@@ -299,11 +346,11 @@ def _steps(
         return out
     if slots is None:
         raise ArgumentError(f"{name}: intermediate_states_buffer needs intermediate_state_indices")
-    steps = buffer.shape[1] if cache_steps is None else cache_steps
-    if steps != buffer.shape[1] or buffer.stride(0) != steps * buffer.stride(1):
+    steps = buffer.shape[1]
+    if buffer.stride(0) != steps * buffer.stride(1):
         raise ArgumentError(
-            f"{name}: intermediate_states_buffer must be [slots, cache_steps, ..] with cache_steps = {steps}, one behind the "
-            f"other, got {list(buffer.shape)} with strides {list(buffer.stride())}"
+            f"{name}: intermediate_states_buffer must be [slots, steps, ..], one behind the other, got {list(buffer.shape)} "
+            f"with strides {list(buffer.stride())}"
         )
     at = slots.long()[:, None] * steps + torch.arange(steps, device=slots.device)
     each = torch.where(slots[:, None] >= 0, at, -1)

@@ -2,28 +2,33 @@
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-_spec = importlib.util.spec_from_file_location(
-    "engines_on_a_cpu", Path(__file__).parents[1] / "integrations" / "engines" / "test_engines.py"
-)
-_tests = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_tests)
+ONLY_ON_A_CPU = (
+    "mistake",
+    "named",
+    "debug",
+    "given_once",
+    "without_tokens",
+)  # of errors, which are looked for there alone
 
-test_vllm_decodes_in_blocks = _tests.test_vllm_decodes_in_blocks
-test_vllm_verifies_drafts = _tests.test_vllm_verifies_drafts_from_the_last_accepted_token
-test_vllm_returns_the_states = _tests.test_vllm_returns_the_states_after_all_tokens
-test_gates_are_made = _tests.test_gates_are_made_of_what_a_layer_projects
-test_sglang_keeps_the_states_between = _tests.test_sglang_keeps_the_states_between
-test_sglang_can_leave_outputs_out = _tests.test_sglang_can_leave_outputs_out
-test_prefills = _tests.test_prefills
-test_a_step_from_what_a_layer_projects = _tests.test_a_step_from_what_a_layer_projects
-test_a_prefill_makes_its_own_decays = _tests.test_a_prefill_makes_its_own_decays
-test_a_captured_graph_has_more_rows = _tests.test_a_captured_graph_has_more_rows_than_sequences_and_room_for_more_tokens
 
-test_lightning_attention_decodes_and_prefills = _tests.test_lightning_attention_decodes_and_prefills
+def _module(name: str) -> ModuleType:
+    path = Path(__file__).parents[1] / "integrations" / "engines" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_on_a_cpu", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+for _file in ("test_engines", "test_engine_calls"):
+    for _name, _test in vars(_module(_file)).items():
+        if _name.startswith("test_") and not any(x in _name for x in ONLY_ON_A_CPU):
+            globals()[_name] = _test
 
 
 @pytest.fixture(autouse=True)

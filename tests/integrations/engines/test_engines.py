@@ -1,66 +1,12 @@
 """The functions of vLLM's and SGLang's names against float64 loops of what they do there, written without any of our code."""
 
-import itertools
-
 import pytest
 import torch
+from shared.engine_loops import HV, H, K, P, V, blocks, loop, of, put, tokens
 
 import chunkform
 from chunkform.errors import ArgumentError
 from chunkform.integrations.engines import sglang, vllm
-
-H, HV, K, V, P = 2, 4, 8, 6, 12
-
-
-def loop(q, k, v, g, beta, scale, normalise, read, written, starts=None):
-    """Token by token in float64. read(n): the state that sequence n starts from, None for padding; written(n, t, state)."""
-    q, k, v, g, beta = (x.double() for x in (q, k, v, g, beta))
-    out = torch.zeros(v.shape, dtype=torch.float64)
-    spans = [(n, 0, v.shape[1]) for n in range(v.shape[0])]
-    if starts is not None:
-        spans = [(0, int(a), int(b)) for a, b in itertools.pairwise(starts)]
-    for n, (entry, begin, end) in enumerate(spans):
-        first = read(n)
-        if first is None:
-            continue
-        state = first.double().clone()
-        for t in range(begin, end):
-            for h in range(HV):
-                query, key = q[entry, t, h // (HV // H)], k[entry, t, h // (HV // H)]
-                if normalise:
-                    query, key = (x / (x.square().sum() + 1e-6).sqrt() for x in (query, key))
-                decay = g[entry, t, h].exp()
-                state[h] = state[h] * (decay[:, None] if decay.dim() else decay)
-                state[h] += torch.outer(key, beta[entry, t, h] * (v[entry, t, h] - state[h].T @ key))
-                out[entry, t, h] = scale * state[h].T @ query
-            written(n, t - begin, state)
-    return out
-
-
-def tokens(*lead, kda=False, seed=0):
-    torch.manual_seed(seed)
-    return {
-        "q": torch.randn(*lead, H, K),
-        "k": torch.randn(*lead, H, K) / 2,
-        "v": torch.randn(*lead, HV, V),
-        "g": -torch.rand(*lead, HV, *([K] if kda else [])),
-        "beta": torch.rand(*lead, HV),
-    }
-
-
-def blocks(v_first, rows=P):
-    torch.manual_seed(1)
-    states = torch.randn(rows, HV, K, V)
-    return states.mT.contiguous() if v_first else states
-
-
-def of(pool, row, v_first):
-    return pool[row].mT if v_first else pool[row]
-
-
-def put(pool, row, state, v_first):
-    pool[row] = (state.mT if v_first else state).to(pool.dtype)
-
 
 layouts = pytest.mark.parametrize("v_first", [True, False], ids=["V first", "K first"])
 kinds = pytest.mark.parametrize("kda", [False, True], ids=["gated delta rule", "kda"])
@@ -76,9 +22,8 @@ def test_vllm_decodes_in_blocks(v_first, kda):
     given, indices = tokens(4, 1, kda=kda), torch.tensor([3, -1, 0, 7], dtype=torch.int32)
     pool, wanted = blocks(v_first), blocks(v_first).double()
     o, same = function_of(kda)(
-        **given, initial_state=pool, ssm_state_indices=indices, use_qk_l2norm_in_kernel=True,
-        state_v_first=v_first, null_block_id=0,
-    )  # fmt: skip
+        **given, initial_state=pool, ssm_state_indices=indices, use_qk_l2norm_in_kernel=True, state_v_first=v_first
+    )
     real = [3, None, None, 7]
     expected = loop(
         **given, scale=K**-0.5, normalise=True,
@@ -236,7 +181,7 @@ def test_prefills(function, v_first):
 def test_a_step_from_what_a_layer_projects(engine, kda, v_first):
     """Queries, keys and values as one tensor, a slice of a wider one; what `out` held is gone, also of padding."""
     if kda and engine is vllm:
-        pytest.skip("vLLM has none")
+        pytest.skip("vLLM's takes other arguments: test_engine_calls.py")
     torch.manual_seed(3)
     wide = torch.randn(3, 2 * H * K + HV * V + 5)
     A_log, b, indices = torch.rand(HV), torch.randn(3, HV), torch.tensor([5, -1, 2], dtype=torch.int32)
@@ -345,33 +290,6 @@ def test_in_debug_mode_a_row_that_is_written_stands_once():
         sglang.fused_recurrent_gated_delta_rule_update(
             **given, initial_state_source=blocks(True), initial_state_indices=twice, disable_state_update=True
         )
-
-
-def test_lightning_attention_decodes_and_prefills():
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, 3, H, 1, 8) / 2
-    slope, slots = torch.rand(H, 1, 1), torch.tensor([4, -1, 0])
-    caches = torch.randn(5, H, 8, 8)
-    wanted, out = caches.double(), torch.zeros(3, H, 8, dtype=torch.float64)
-    o = vllm.linear_decode_forward_triton(q, k, v, caches, slope, slots)
-    for b, slot in enumerate(slots.tolist()):
-        for h in range(H if slot >= 0 else 0):
-            wanted[slot, h] = (-slope[h, 0, 0].double()).exp() * wanted[slot, h]
-            wanted[slot, h] += torch.outer(k[b, h, 0].double(), v[b, h, 0].double())
-            out[b, h] = wanted[slot, h].T @ q[b, h, 0].double()
-    assert torch.allclose(o.double(), out.reshape(3, -1), atol=1e-5) and torch.allclose(
-        caches.double(), wanted, atol=1e-5
-    )
-    q, k, v = torch.randn(3, 2, H, 9, 8) / 2
-    history, ed = torch.randn(2, H, 8, 8), torch.rand(H)
-    before = history.clone()
-    o, kv = vllm.lightning_attention(q, k, v, ed, 256, history)
-    state, found = history.double(), []
-    for t in range(9):
-        state = (-ed.double()).exp()[:, None, None] * state + k[:, :, t, :, None].double() * v[:, :, t, None].double()
-        found.append((state * q[:, :, t, :, None].double()).sum(-2))
-    assert torch.allclose(o.double(), torch.stack(found, 2), atol=1e-5)
-    assert torch.allclose(kv[:, :, -1].double(), state, atol=1e-5) and torch.equal(history, before)
 
 
 def test_mistakes_are_named():
