@@ -29,7 +29,7 @@ from .spec_files import read_all
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from shared import bfloat16_interpreted, fast_interpreter  # noqa: F401
+    from shared import bfloat16_interpreted, bounds_interpreted, fast_interpreter  # noqa: F401
 
 ROUNDED = 0.1  # the largest error that rounding arguments may make where errors are judged
 CRASHED = Path(__file__).parents[1] / "codegen" / "recurrence" / "triton" / "specs"  # run by the interpreter alone
