@@ -214,17 +214,23 @@ def states_of(signature: Signature, initial: object) -> list[Tensor | None]:
 
 
 def check_states(
-    signature: Signature, states: Sequence[Tensor | None], sizes: Sizes, sequences: int | None, like: Tensor
+    signature: Signature,
+    states: Sequence[Tensor | None],
+    sizes: Sizes,
+    sequences: int | None,
+    like: Tensor,
+    called: str = "initial_state",
+    first: str = "",
 ) -> None:
-    """Shapes, types and devices of states; nothing is made of them."""
+    """Shapes, types and devices of states; nothing is made of them. called, first: what they and their first axis are named."""
     for (name, dims), value in zip(signature.states, states, strict=True):
         if value is None:
             continue
-        what = f"{signature.name}: initial_state" + (f" of {name}" if len(states) > 1 else "")
+        what = f"{signature.name}: {called}" + (f" of {name}" if len(states) > 1 else "")
         if not isinstance(value, Tensor) or value.dtype not in FLOATS:
-            raise ArgumentError(f"{what} must be a floating-point tensor, got {_kind(value)}")
+            raise ArgumentError(f"{what} must be in float32, bfloat16, float16 or float64, got {_kind(value)}")
         check_dense(what, value)
-        layout = ("B" if sequences is None else "N", "H", *dims)
+        layout = (first or ("B" if sequences is None else "N"), "H", *dims)
         expected = [sizes.get(d) for d in layout]
         if value.dim() != len(layout) or any(
             n is not None and n != m for n, m in zip(expected, value.shape, strict=True)
@@ -245,6 +251,14 @@ def check_bool(name: str, key: str, value: object) -> None:
     """Refuse what isn't True or False."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name}: {key} must be True or False, got {value!r}")
+
+
+def check_deterministic(name: str, value: object) -> None:
+    """Refuse what isn't True or False, of an op whose steps may replay chunks."""
+    if not isinstance(value, bool):
+        raise ArgumentError(
+            f'{name}: deterministic must be True or False, got {value!r}; "chunk" is for decoding steps'
+        )
 
 
 def check_flag(name: str, key: str, value: object) -> None:

@@ -23,7 +23,7 @@ from chunkform.errors import ArgumentError, BackendError, FallbackWarning
 
 from ..torch_form.recurrent import block_of, rows_of_tile, too_wide, warps_for
 from . import debugging
-from .arguments import FLOATS, Sizes, checked
+from .arguments import FLOATS, Sizes, check_deterministic, checked
 from .forward_mode import is_on
 from .look_ahead import heads_ahead
 from .passes import repeated
@@ -216,8 +216,7 @@ class Step:
             return torch.compiler.disable(self.__call__)(
                 state, given, inplace, out, state_dtype, backend, deterministic, rows
             )
-        if not isinstance(deterministic, bool):
-            raise ArgumentError(f"{self.signature.name}: deterministic must be True or False, got {deterministic!r}")
+        check_deterministic(self.signature.name, deterministic)
         states = listed(state) or [None] * len(self.signature.states)
         if is_on() or torch._C._are_functorch_transforms_active():
             refuse_transforms(self.signature.name, [*given.values(), *states, *listed(out)])
@@ -306,7 +305,7 @@ class Step:
             raise ArgumentError(
                 f"{self.signature.name}: state_indices must be [B] = [{sizes['B']}], got {list(rows.shape)}"
             )
-        check_step_states(self.signature, states, tensors, sizes if rows is None else sizes | {"B": states[0].shape[0]})
+        check_step_states(self.signature, states, tensors, sizes, rows is not None)
         like = tensors[self.signature.leading.name]
         shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
         check_out(self.signature, outs, shapes, like)

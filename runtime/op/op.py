@@ -15,7 +15,7 @@ from chunkform.types import PublicOp
 
 from ..launch.varlen import check_starts, packed_of
 from .about import about
-from .arguments import FLOATS, Checked, check_bool, check_call, check_flag, one_of, states_of
+from .arguments import FLOATS, Checked, check_call, check_deterministic, check_flag, one_of, states_of
 from .backend_choice import chosen_backend
 from .call import Call, Wants, is_empty, make_call
 from .chunk_replay import call_by_chunks, step_by_chunks
@@ -243,4 +243,4 @@ def _check_options(
     one_of(name, "precision", precision, ("fast", "default", "high"))
     if state_dtype is not None and state_dtype not in FLOATS:
         raise ArgumentError(f"{name}: state_dtype must be a floating-point torch.dtype or None, got {state_dtype!r}")
-    check_bool(name, "deterministic", deterministic)
+    check_deterministic(name, deterministic)

@@ -95,7 +95,11 @@ def call_in_pool(
     if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *pools)):
         raise ArgumentError(f"{name}: a pool is written in place and has no gradient: call under torch.no_grad()")
     states = pool.read(rows) if isinstance(pool, SmallPool) else [read_rows(x, rows) for x in pools]
-    *outputs, last = op(*arguments, initial_state=as_given(states), output_final_state=True, **given)
+    _check_count(name, signature, rows, arguments, given)
+    try:
+        *outputs, last = op(*arguments, initial_state=as_given(states), output_final_state=True, **given)
+    except ArgumentError as error:  # the op knows them as its initial states
+        raise ArgumentError(str(error).replace("initial_state", "rows of state_pool")) from None
     after = list(last) if isinstance(last, tuple) else [last]
     if isinstance(pool, SmallPool):
         pool.write(rows, after)
@@ -106,6 +110,19 @@ def call_in_pool(
         return (*(kept_rows(x, rows >= 0, None) for x in outputs), pool)
     real = steps_of_rows(rows >= 0, starts, outputs[0].shape[1])
     return (*(kept_rows(x[0], real, None).unsqueeze(0) for x in outputs), pool)
+
+
+def _check_count(
+    name: str, signature: Signature, rows: Tensor, arguments: tuple[object, ...], given: Mapping[str, object]
+) -> None:
+    """A row for each sequence; what else doesn't fit is said by the op."""
+    starts, leading = given.get("cu_seqlens"), signature.tensors[0]
+    some = given.get(leading.key, arguments[0] if arguments else None)
+    found = ("N", starts.shape[0] - 1) if isinstance(starts, Tensor) and starts.dim() == 1 else None
+    if starts is None and leading.per_step and isinstance(some, Tensor) and some.dim() > 1:
+        found = ("B", some.shape[0])
+    if found is not None and found[1] >= 0 and rows.shape[0] != found[1]:
+        raise ArgumentError(f"{name}: state_indices must be [{found[0]}] = [{found[1]}], got {list(rows.shape)}")
 
 
 def steps_of_rows(real: Tensor, starts: Tensor, steps: int) -> Tensor:

@@ -12,6 +12,7 @@ from chunkform.errors import ArgumentError
 from .arguments import check_states, states_of
 from .forward_mode import refuse_tangents
 from .signature import Signature
+from .small_states import SmallPool
 
 
 def refuse_transforms(name: str, tensors: Sequence[object]) -> None:
@@ -22,13 +23,26 @@ def refuse_transforms(name: str, tensors: Sequence[object]) -> None:
 
 
 def check_step_states(
-    signature: Signature, states: Sequence[object], tensors: dict[str, Tensor], sizes: dict[str, int]
+    signature: Signature,
+    states: Sequence[object],
+    tensors: dict[str, Tensor],
+    sizes: dict[str, int],
+    pooled: bool = False,
 ) -> None:
     """The same as of an op's initial states, which are called otherwise. A pool is only looked at: a copy of it takes long."""
+    for x in states:
+        if isinstance(x, SmallPool):
+            raise ArgumentError(
+                f"{signature.name}: a SmallPool is taken with state_indices, the row of each batch entry"
+            )
     try:
-        check_states(signature, states_of(signature, list(states)), sizes, None, next(iter(tensors.values())))
+        found = states_of(signature, list(states))
     except ArgumentError as error:
         raise ArgumentError(str(error).replace("initial_state", "state")) from None
+    first = "B"
+    if pooled and isinstance(found[0], Tensor) and found[0].dim() > 0:
+        first, sizes = "P", sizes | {"P": found[0].shape[0]}
+    check_states(signature, found, sizes, None, next(iter(tensors.values())), "state", first)
 
 
 def check_out(

@@ -48,7 +48,7 @@ def arguments(**changes):
         ({"q": [1.0]}, r"q must be a tensor \[B, T, H, d\], got list"),
         ({"initial_state": torch.zeros(B, H, E, D)}, r"initial_state must be \[B, H, d, e\] = \[2, 3, 4, 5\]"),
         ({"initial_state": (torch.zeros(B, H, D, E),) * 2}, r"initial_state must hold 1 states \(S\), got 2"),
-        ({"initial_state": 0.0}, r"initial_state must be a floating-point tensor, got float"),
+        ({"initial_state": 0.0}, r"initial_state must be in float32, bfloat16, float16 or float64, got float"),
         ({"backend": "cuda"}, r"backend must be 'torch', 'triton' or None, got 'cuda'"),
     ],
 )

@@ -10,6 +10,7 @@ import chunkform
 from chunkform.errors import ArgumentError
 from chunkform.generated import gated_delta_rule, gradient_descent_squared_momentum, lightning_attention
 from chunkform.runtime.op.rows import write_rows
+from chunkform.runtime.op.small_states import SmallPool
 
 H, D, E, P = 2, 8, 16, 7
 
@@ -171,6 +172,29 @@ def test_what_a_pool_cannot_be_is_told():
         gated_delta_rule(
             **(now | {"q": now["q"].requires_grad_()}), state_pool=pool_of(gated_delta_rule), state_indices=rows
         )
+
+
+def test_a_pool_and_its_rows_go_by_their_own_names():
+    """Not by those of the initial states that a prefill makes of them, nor by the batch's."""
+    long, now, packed = (given(gated_delta_rule, *lead) for lead in ((2, 5), (2,), (1, 5)))
+    rows, starts = torch.tensor([1, 2]), torch.tensor([0, 2, 5])
+    call, step, pool = gated_delta_rule, gated_delta_rule.step, torch.zeros(P, H, D, E)
+    small = SmallPool.zeros(gated_delta_rule, rows=P, heads=H, dims={"d": D, "e": E}, dtype=torch.int8)
+    for run, told in (
+        (lambda: call(**long, state_pool=pool.to(torch.int8), state_indices=rows), r"rows of state_pool must be in float32"),
+        (lambda: call(**long, state_pool=pool[:, :1], state_indices=rows), r"rows of state_pool must be \[B, H, d, e\]"),
+        (lambda: call(**long, state_pool=pool, state_indices=rows[:1]), r"state_indices must be \[B\] = \[2\], got \[1\]"),
+        (
+            lambda: call(**packed, cu_seqlens=starts, state_pool=pool, state_indices=rows[:1]),
+            r"state_indices must be \[N\] = \[2\], got \[1\]",
+        ),
+        (lambda: step(pool[:, :1], **now, state_indices=rows), r"state must be \[P, H, d, e\] = \[7, 2, 8, 16\], got"),
+        (lambda: step(pool.to(torch.float8_e5m2), **now, state_indices=rows), r"state must be in float32, .* got torch.float8"),
+        (lambda: step(small, **now), r"a SmallPool is taken with state_indices"),
+        (lambda: call(**long, deterministic="chunks"), r"must be True or False, got 'chunks'; \"chunk\" is for decoding"),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError, match=told):
+            run()
 
 
 def test_rows_are_written_without_being_read():
