@@ -279,13 +279,13 @@ class _Launch:
     # --- values
 
     def value(self, x: Code, names: Names) -> Value:
-        of = VALUES.get(type(x))
+        kind = type(x)
+        if kind is Name:  # every other expression is one
+            return self.named(x.id, names)  # type: ignore[attr-defined]
+        of = VALUES.get(kind)
         if of is None:
             raise NoMeaning(x.text)
         return of(self, x, names)
-
-    def name_(self, x: Name, names: Names) -> Value:
-        return self.named(x.id, names)
 
     def literal(self, x: Literal, names: Names) -> Value:
         if not isinstance(x.value, float):
@@ -396,9 +396,11 @@ class _Launch:
         """An integer that is the same for all programs."""
         if isinstance(x, Exact) or not self.is_one(x):
             raise NoMeaning("a size that isn't known when the kernel is compiled")
-        return int(np.ravel(x)[0])
+        return x if type(x) is int else int(np.ravel(x)[0])
 
     def is_one(self, x: Value) -> bool:
+        if type(x) is int:
+            return True
         flat = np.ravel(x)
         return flat.size > 0 and bool((flat == flat[0]).all())
 
@@ -488,7 +490,7 @@ STATEMENTS: dict[type, Callable[..., None]] = {
     Barrier: _Launch.barrier, Return: _Launch.return_, Note: lambda *_: None,
 }  # fmt: skip
 VALUES: dict[type, Callable[..., Value]] = {
-    Name: _Launch.name_, Literal: _Launch.literal, Group: _Launch.inside, CastLike: _Launch.inside,
+    Literal: _Launch.literal, Group: _Launch.inside, CastLike: _Launch.inside,
     RoundedLike: _Launch.inside, Binary: _Launch.binary_, Negative: _Launch.unary, Not: _Launch.unary,
     Item: _Launch.item, Items: _Launch.items, Either: _Launch.either, Cast: _Launch.cast_,
     Expanded: _Launch.expanded, Load: _Launch.load_, Function: _Launch.function_, Power: _Launch.power, Call: _Launch.call,

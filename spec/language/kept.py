@@ -34,7 +34,7 @@ class Kept:
         self.modules, self.entries = sys.modules, dict(sys.modules)
         self.apart = {(id(x), name) for x, name in apart}
         self.functions = [(module, dict(vars(module))) for module in _modules(self.entries)]
-        self.classes = [(x, dict(vars(x))) for x in _classes(self.functions)]
+        self.classes = [(x, vars(x).copy()) for x in _classes(self.functions)]  # `dict` would ask for each name
         self.settings = Settings()
 
     def put_back(self) -> Changed:
@@ -46,9 +46,11 @@ class Kept:
         found = [f"builtins.{name}" for name in changed]
         found += self._put_modules_back()
         for module, before in self.functions:
-            found += self._attributes_put_back(module, before, module.__name__, module.__dict__.__setitem__)
+            if not _is_same(vars(module), before):
+                found += self._attributes_put_back(module, before, module.__name__, module.__dict__.__setitem__)
         for kind, before in self.classes:
-            found += self._attributes_put_back(kind, before, kind.__qualname__, partial(type.__setattr__, kind))
+            if not _is_same(vars(kind), before):
+                found += self._attributes_put_back(kind, before, kind.__qualname__, partial(type.__setattr__, kind))
         self.settings.put_back()
         return list(dict.fromkeys(found))
 
@@ -64,8 +66,6 @@ class Kept:
         self, of: object, before: Names, where: str, put: Callable[[str, object], None]
     ) -> Iterator[str]:
         now = vars(of)
-        if _is_same(now, before):
-            return
         for name, x in before.items():
             left = now.get(name)
             if left is x or not _is_used(name, x, left) or (id(of), name) in self.apart:
