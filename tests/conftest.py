@@ -1,6 +1,7 @@
 """What every test shares: a cache of their own, no GPU tests without a GPU, a limit of what each takes of the processor, and no
 deadline for hypothesis."""
 
+import atexit
 import contextlib
 import gc
 import os
@@ -67,6 +68,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # the last of all that is done: to free everything one by one takes seconds
+        atexit.register(os._exit, 0)
     if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Record(Recorder(path, " ".join(config.invocation_params.args))))
 

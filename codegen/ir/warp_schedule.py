@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from .code import Call, Code, Name
 from .kernel_ir import Body, KernelFunction
@@ -285,6 +286,17 @@ class Role:
         """All of them, with those of some launches alone."""
         return tuple(flat((*self.before, *self.each, *self.after)))
 
+    @cached_property
+    def made(self) -> frozenset[str]:
+        """The names that it makes itself."""
+        return frozenset(x.name for x in self.steps if isinstance(x, (Make, Product, Invert)))
+
+    @cached_property
+    def made_in_blocks(self) -> frozenset[str]:
+        """Those of them that lie in blocks."""
+        made = (x for x in self.steps if isinstance(x, (Make, Invert)))
+        return frozenset(x.name for x in made if isinstance(x.layout, Blocks))
+
 
 def flat(steps: Iterable[Step]) -> Iterator[Step]:
     for x in steps:
@@ -313,8 +325,20 @@ class Schedule:
     several: bool = False
     backwards: bool = False
 
+    @cached_property
+    def rings_by_name(self) -> dict[str, Ring]:
+        return {x.name: x for x in self.rings}
+
+    @cached_property
+    def barriers_by_name(self) -> dict[str, Barriers]:
+        return {x.name: x for x in self.barriers}
+
+    @cached_property
+    def _barriers_by_ring(self) -> dict[str, Barriers]:
+        return {n: x for x in reversed(self.barriers) for n in x.rings}
+
     def ring(self, name: str) -> Ring | None:
-        return next((x for x in self.rings if x.name == name), None)
+        return self.rings_by_name.get(name)
 
     def buffer(self, name: str) -> Buffer | None:
         return next((x for x in self.buffers if x.name == name), None)
@@ -325,7 +349,7 @@ class Schedule:
         return len(self.roles) > 2
 
     def barriers_of(self, ring: str) -> Barriers:
-        return next(x for x in self.barriers if ring in x.rings)
+        return self._barriers_by_ring[ring]
 
 
 @dataclass(frozen=True)

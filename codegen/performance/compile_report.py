@@ -172,7 +172,7 @@ def launches_of(
 
     p = c.step
     kind = getattr(torch, dtype)
-    batch, steps, heads = 2, 8192, 4  # so long that segments are swept in pieces
+    batch, steps, heads = 2, 8192, 4  # so long that a segment's tail is swept first
     found: dict[str, KernelLaunch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
@@ -207,13 +207,13 @@ def _with_roles(module: Any, given: Any, states: Any, constants: Any, backward: 
     both where sequences are whole."""
     found: dict[Any, KernelLaunch] = {}
     calls = ((False, 2), (True, 2), (False, 1), (True, 1))
-    for recording, parts in calls if any(map(is_gluon, vars(module).values())) else ():
+    for recording, segments in calls if any(map(is_gluon, vars(module).values())) else ():
 
         def record(kernel: Any, grid: Any, args: Any, options: Any, recording: bool = recording) -> None:
             if is_gluon(kernel):
                 found.setdefault((kernel, recording), KernelLaunch(kernel, args, options))
 
-        with replaced_launches(module, record, parts), assuming_roles(STAGES):
+        with replaced_launches(module, record, segments), assuming_roles(STAGES):
             _, _, saved = module.triton_forward(given, states, constants, needs_backward=recording)
             if recording:
                 module.triton_backward(given, states, constants, saved, *backward)
@@ -221,12 +221,12 @@ def _with_roles(module: Any, given: Any, states: Any, constants: Any, backward: 
 
 
 @contextmanager
-def replaced_launches(module: Any, record: Any, parts: int = 2, scans: int = 1) -> Iterator[None]:
-    """Where a kernel would be launched, `record` is called instead; a module's functions cut sequences into `parts`, those of
+def replaced_launches(module: Any, record: Any, segments: int = 2, scans: int = 1) -> Iterator[None]:
+    """Where a kernel would be launched, `record` is called instead; a module's functions cut sequences into `segments`, those of
     scans into `scans`."""
     before = {n: getattr(module, n) for n in (SWEPT, SCANNED) if hasattr(module, n)}
     for n in before:
-        setattr(module, n, lambda *_, n=n: parts if n == SWEPT else scans)
+        setattr(module, n, lambda *_, n=n: segments if n == SWEPT else scans)
     try:
         with noting(record):
             yield

@@ -1,4 +1,4 @@
-"""The sequential fallback: step programs that have no chunk-parallel form, printed as loops over time.
+"""The recurrent form: step programs that have no form over chunks, printed as loops over time.
 
 The states are kept every `segment` steps; the backward pass recomputes a segment's states from there, then goes through the
 adjoint's steps backwards. Both forms are printed from the step program and its derived adjoint alone.

@@ -31,7 +31,6 @@ from ....ir.warp_schedule import (
     Arrive,
     Await,
     Barriers,
-    Blocks,
     Drain,
     Fence,
     Fetch,
@@ -119,11 +118,6 @@ class _Warps:
     stored: set[str] = field(default_factory=set)  # buffers that its last steps have filled
     sent: list[str] = field(default_factory=list)  # buffers that the copy engine may still read, in order
 
-    def __post_init__(self) -> None:
-        made = [x for x in self.role.steps if isinstance(x, (Make, Product, Invert))]
-        self.own = frozenset(x.name for x in made)  # names that it makes itself
-        self.blocks = frozenset(x.name for x in made if not isinstance(x, Product) and isinstance(x.layout, Blocks))
-
     @property
     def names(self) -> dict[str, Value]:
         return self.by_chunk[self.at if self.role.together else 0]
@@ -146,11 +140,8 @@ class _Running:
         self.program = one_program(s.name, number, programs, entries, runtime_function)
         self.given = {n: self.program.given(x) for n, x in arguments.items()} | {"STAGES": stages}
         self.let(s.setup, self.given)
-        self.rings, self.barriers = {r.name: r for r in s.rings}, {b.name: b for b in s.barriers}
-        self.barriers_of = {n: b for b in reversed(s.barriers) for n in b.rings}
-        self.axes = [(x.names[0], x.value, _read(x.value)) for x in s.indices if isinstance(x, Let)]
         self.stages_of = {b.name: b.stages or stages for b in s.barriers}
-        self.slots = {r.name: [_Stage() for _ in range(self.stages_of[self.barriers_of[r.name].name])] for r in s.rings}
+        self.slots = {r.name: [_Stage() for _ in range(self.stages_of[s.barriers_of(r.name).name])] for r in s.rings}
         self.buffers = {b.name: _Memory() for b in s.buffers}
         count = self.stages_of
         self.ready = {b.name: [_Barrier(b.arrivals, b.arrivals) for _ in range(count[b.name])] for b in s.barriers}
@@ -265,9 +256,10 @@ class _Running:
 
     def indices(self, w: _Warps) -> None:
         names = w.names
-        for name, value, read in self.axes:
-            if all(n in names for n in read):
-                names[name] = self.program.value(value, names)
+        for x in self.s.indices:
+            assert isinstance(x, Let)
+            if all(n in names or n.startswith("tl.") for n in names_in(x.value)):
+                names[x.names[0]] = self.program.value(x.value, names)
 
     # --- barriers and the copy engine
 
@@ -288,13 +280,13 @@ class _Running:
     def became_ready(self, b: str, stage: int) -> None:
         """Every ring must have been filled."""
         chunk = (self.ready[b][stage].rounds - 1) * self.stages_of[b] + stage
-        for n in self.barriers[b].rings:
+        for n in self.s.barriers_by_name[b].rings:
             if self.slots[n][stage].chunk != chunk:
                 raise self.fault(f"{b} is called ready before {n} is filled")
 
     def became_empty(self, b: str, stage: int) -> None:
         chunk = (self.empty[b][stage].rounds - 1) * self.stages_of[b] + stage
-        for n in self._readers(self.barriers[b]):
+        for n in self._readers(self.s.barriers_by_name[b]):
             w = self.warps[n]
             if w.chunk < chunk or (w.chunk == chunk and not w.done.get(b)):
                 raise self.fault(f"{b} is called empty while the {n} needs it")
@@ -363,7 +355,7 @@ class _Running:
             case Await(ready=ready):
                 (w.ready if ready else w.empty)[b] = True
             case Arrive(ready=True):
-                unfenced = [n for n in self.barriers[b].rings if not self.slot(w, n).fenced]
+                unfenced = [n for n in self.s.barriers_by_name[b].rings if not self.slot(w, n).fenced]
                 if unfenced:
                     raise self.fault(
                         f"no fence is between {', '.join(unfenced)} and products of other roles, which read it"
@@ -402,14 +394,17 @@ class _Running:
         """Tiles of a role that takes the chunks of a stage together, as those of one chunk."""
         if not w.role.together:
             return names
-        return {n: Exact(x.entries[:, None]) if n in w.blocks and isinstance(x, Exact) else x for n, x in names.items()}
+        return {
+            n: Exact(x.entries[:, None]) if n in w.role.made_in_blocks and isinstance(x, Exact) else x
+            for n, x in names.items()
+        }
 
     def done(self, w: _Warps, b: str, stage: int) -> None:
         if not w.ready.get(b):
             raise self.fault(f"the {w.role.name} is done with {b} before it is ready")
         if w.loaded:
             raise self.fault(f"no fence is between what the {w.role.name} loads and the copy engine's next copy")
-        rings = self.barriers[b].rings
+        rings = self.s.barriers_by_name[b].rings
         for p, reads in w.products.values():
             if set(reads) & set(rings):
                 raise self.fault(f"the {w.role.name} is done with {b} while {p.name} reads it")
@@ -422,7 +417,7 @@ class _Running:
         stage = w.chunk % self.stages_of[b]
         barrier = self.ready[b][stage]
         for n in rings:
-            r = self.rings[n]
+            r = self.s.rings_by_name[n]
             assert r.tile is not None
             zero, found = Exact(self.entries.of(0)), {}
             for at in self.chunks_of(w):
@@ -437,8 +432,8 @@ class _Running:
             raise self.fault(f"the {w.role.name} fills {b} before it is empty")
 
     def put(self, w: _Warps, place: str, values: dict[int, np.ndarray], turned: bool) -> None:
-        if (r := self.rings.get(place)) is not None:
-            self.may_fill(w, self.barriers_of[place].name)
+        if (r := self.s.ring(place)) is not None:
+            self.may_fill(w, self.s.barriers_of(place).name)
             self.fill(r.name, w.chunk, values)
             self.slot(w, place).fenced = not r.operand
             return
@@ -516,7 +511,7 @@ class _Running:
     # --- names
 
     def may_read(self, w: _Warps, ring: str) -> None:
-        b = self.barriers_of[ring].name
+        b = self.s.barriers_of(ring).name
         if not w.ready.get(b):
             raise self.fault(f"the {w.role.name} reads {ring} before it is ready")
         if w.done.get(b):
@@ -524,9 +519,9 @@ class _Running:
 
     def reading(self, w: _Warps, x: Code) -> None:
         for n in names_in(x):
-            if n in self.rings and n not in w.own:
+            if n not in w.role.made and (r := self.s.ring(n)) is not None:
                 self.may_read(w, n)
-                w.loaded |= self.rings[n].tile is not None
+                w.loaded |= r.tile is not None
 
     def names(self, w: _Warps, x: Code) -> dict[str, Value]:
         """What an expression reads, as it is now."""
@@ -536,8 +531,8 @@ class _Running:
                 raise self.fault(f"{n} is used before it is waited for")
             if n in there:
                 found[n] = there[n]
-            r = self.rings.get(n)
-            if r is not None and n not in w.own:
+            r = self.s.ring(n)
+            if r is not None and n not in w.role.made:
                 content = self.slot(w, n).content.get(w.at)
                 if content is None:
                     raise self.fault(f"nothing was put into {n}")
@@ -554,11 +549,6 @@ class _Running:
         if not isinstance(found, Exact):
             raise self.fault(f"{name} is no number")
         return found.entries
-
-
-def _read(x: Code) -> tuple[str, ...]:
-    """The names of values that an expression reads."""
-    return tuple(n for n in names_in(x) if not n.startswith("tl."))
 
 
 INVERSE = call("inverse", "of", "C", "LEVELS", "DT")

@@ -56,7 +56,7 @@ def test_states_are_left_where_they_are_kept(needs, left):
     m = module("lightning_attention")
     given = {n: torch.empty(1, 128, 2, 64, dtype=torch.bfloat16, device="meta") for n in "qkv"}
     given["lam"] = torch.empty(1, 128, 2, device="meta")
-    with replaced_launches(m, lambda *_: None, parts=1):
+    with replaced_launches(m, lambda *_: None, segments=1):
         saved = m.triton_forward(given, {}, {}, needs_backward=needs)[2]
     assert ("S checkpoints" in saved) == left
 
@@ -103,7 +103,7 @@ def test_a_sweep_of_four_warps_takes_no_memory_for_a_decays_gradient(width, numb
         made.append(math.prod(size) if options.get("dtype") == torch.float32 else 0)
         return empty(x, size, **options)
 
-    with replaced_launches(m, lambda *_: None, parts=1), pytest.MonkeyPatch.context() as patch:
+    with replaced_launches(m, lambda *_: None, segments=1), pytest.MonkeyPatch.context() as patch:
         saved = m.triton_forward(given, {}, {})[2]
         patch.setattr(torch.Tensor, "new_empty", counted)
         m.triton_backward(given, {}, {}, saved, {"o": given["v"]}, {}, frozenset(given))

@@ -44,7 +44,7 @@ def peak(name: str, monkeypatch: pytest.MonkeyPatch, B: int, parts: int) -> floa
     none = {s.name: None for s in c.step.states}
     monkeypatch.setattr(torch.Tensor, "new_empty", counting(torch.Tensor.new_empty))
     monkeypatch.setattr(torch, "empty_like", counting(torch.empty_like))
-    with replaced_launches(m, lambda *_: None, parts=parts):
+    with replaced_launches(m, lambda *_: None, segments=parts):
         outputs, finals, saved = m.triton_forward(given, none, {})
         gradients = m.triton_backward(given, none, {}, saved | {OVERWRITE: None}, incoming, none, frozenset(given))
     del outputs, finals, saved, gradients
@@ -88,7 +88,7 @@ def test_nothing_is_stored_that_nobody_wants(name):
 
     given = {v.name: empty(v.axes, torch.bfloat16 if v.kind == "input" else torch.float32) for v in c.step.variables}
     incoming = {n: empty(axes, torch.bfloat16) for n, axes in c.step.output_axes.items()}
-    with replaced_launches(m, lambda *_: None, parts=1):
+    with replaced_launches(m, lambda *_: None, segments=1):
         _, finals, saved = m.triton_forward(given, {}, {}, needs_backward=False, finals=False)
         assert saved == {} and set(finals.values()) == {None}
         _, finals, saved = m.triton_forward(given, {}, {})
@@ -106,7 +106,7 @@ def test_a_backward_pass_makes_what_the_forward_pass_has_not_kept():
     def launched(dtype, needs):
         given = {n: torch.empty((1, 128, 2, *x), dtype=dtype, device="meta") for n, x in shapes.items()}
         names = []
-        with replaced_launches(m, lambda kernel, *_: names.append(kernel.__name__), parts=1):
+        with replaced_launches(m, lambda kernel, *_: names.append(kernel.__name__), segments=1):
             saved = m.triton_forward(given, {}, {}, needs_backward=needs)[2]
             names.clear()
             m.triton_backward(given, {}, {}, saved, {}, {}, frozenset(given))
@@ -126,7 +126,7 @@ def test_what_a_forward_pass_saves_is_kept(name, width):
     for v in c.step.variables:
         dtype = torch.bfloat16 if v.kind == "input" else torch.float32
         given[v.name] = torch.empty((8, T, 2048 // width, *(width for _ in v.axes)), dtype=dtype, device="meta")
-    with replaced_launches(m, lambda *_: None, parts=1):
+    with replaced_launches(m, lambda *_: None, segments=1):
         saved = m.triton_forward(given, {}, {})[2]
     assert keeps(Call(None, None, {}, 0), list(given.values()), saved)
     assert not keeps(Call(None, None, {}, 0), [], saved)
