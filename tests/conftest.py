@@ -60,6 +60,12 @@ def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture
+def others_left_alone() -> None:
+    """What earlier tests have left stays: to look through it for cycles takes seconds."""
+    gc.freeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cpu-limit", type=float, default=LIMIT, help="seconds of the processor for each test; 0: no limit"

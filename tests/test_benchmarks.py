@@ -44,6 +44,7 @@ from chunkform.runtime.launch import replay
 from chunkform.runtime.op.op import Argument, Signature
 from chunkform.spec.language.load import published
 
+pytestmark = pytest.mark.usefixtures("others_left_alone")  # memory is given back before each measurement
 MIXED = Signature(
     name="mixed",
     arguments=(

@@ -14,7 +14,7 @@ class Stopped(Exception):
 
 
 @pytest.fixture(autouse=True)
-def often():
+def often(others_left_alone):
     """As Python itself has it."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)

@@ -25,6 +25,7 @@ def spec() -> Recurrence:
     return r
 
 
+@pytest.mark.usefixtures("others_left_alone")
 def test_nothing_is_collected_while_a_spec_is_compiled_and_printed() -> None:
     seen: list[Any] = []
     r = spec()

@@ -250,6 +250,7 @@ def test_a_model_on_our_ops_is_copied_and_pickled_as_one():
         assert type(again.backbone.layers[0].mixer) is kind
 
 
+@pytest.mark.usefixtures("others_left_alone")
 def test_a_model_that_is_not_kept_is_freed():
     model = tiny("mamba2")
     enable(model)

@@ -54,9 +54,6 @@ def test_sweeps_that_leave_out_what_is_forgotten_change_no_bit_where_nothing_is(
 
 
 def test_wide_matrices_are_multiplied_by_torch_as_kernels_would() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("segments.py"))]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    done = script(Path(__file__).with_name("segments.py"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert float(done.stdout) < 1e-5

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -405,9 +402,8 @@ a = x.bfloat16()
 torch.testing.assert_close(out, a.float() @ y.float(), equal_nan=True)
 torch.testing.assert_close(more, torch.where(a > y, a * y + 1.5, -a), rtol=0, atol=0, equal_nan=True)
 """
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(HERE.parents[2])}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.py"
         path.write_text(program)
-        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=environment)
+        done = script(path)
     assert done.returncode == 0, done.stderr[-2000:]
