@@ -281,7 +281,7 @@ def reason_text(c: Compiled) -> Text:
 
 
 def proposed(c: Compiled) -> list[str]:
-    """Rewritings that are proved and have a form over chunks, where the spec has a state that goes step by step."""
+    """Rewritings that are proved and have a form over chunks, where the spec has a state in recurrent form alone."""
     slow = c.family == "sequential" or any(p.compiled.family == "sequential" for p in c.strata)
     return proposals(c.spec, _is_parallel) if slow and c.spec.states else []
 

@@ -19,7 +19,7 @@ FAMILIES = {
     "chunk-parallel": "parallel over chunks",
     "scan": "a scan",
     "segment-parallel": "over segments of the sequence",
-    "sequential": "step by step",
+    "sequential": "in recurrent form",
     "strata": "strata",
 }
 

@@ -39,7 +39,7 @@ FORMS = {
     "a scan": "scan",
     "segments": "segment-parallel",
     "strata": "strata",
-    "step by step": "sequential",
+    "recurrent form": "sequential",
 }
 
 
