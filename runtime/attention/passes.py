@@ -193,7 +193,7 @@ class Known:
 
 
 ELSEWHERE = "in torch"  # is among what is kept, where it is the torch form's
-RING = "ring"  # the backend of a sequence in parts, on several ranks
+RING = "ring"  # the backend of a sequence in segments, on several ranks
 FEATURE = "feature "
 
 

@@ -103,7 +103,7 @@ def _prepared(op: Attention, given: Mapping[str, object], causal: bool, output_l
     s = op.signature
     check_bool(s.name, "causal", causal)
     if s.nodes is not None:
-        raise ArgumentError(f"{s.name}: context_parallel takes no fixed queries: they have no parts")
+        raise ArgumentError(f"{s.name}: context_parallel takes no fixed queries: they have no segments")
     if output_lse and s.normaliser != "softmax":
         raise ArgumentError(f"{s.name}: output_lse needs a softmax; its weights have no normaliser")
     tensors, constants, at = checked(s, given, causal)

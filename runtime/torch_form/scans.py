@@ -121,7 +121,7 @@ def less_turns(x: Tensor) -> Tensor:
     return x - TURN * torch.round(x / TURN)
 
 
-# --- a sequence whose other parts lie on other ranks ------------------------------------------------------------------
+# --- a sequence whose other segments lie on other ranks ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ScanSegment(Segment):
 
 
 def entering(name: str, kind: str, maps: Map, first: Tensor, exchange: Swap, forward: bool = True) -> Tensor:
-    """The state that enters this part of a sequence, [B, H, ...], by the maps of all parts: of its steps, [B, H, T, ...]."""
+    """The state that enters this segment, [B, H, ...], by the maps of all segments: of its steps, [B, H, T, ...]."""
     law = LAWS[kind]
 
     def then(later: Map, earlier: Map) -> Map:
@@ -184,7 +184,7 @@ def _constant(kind: str, x: Tensor) -> Map:
     return torch.zeros_like(x), x, x
 
 
-# --- a long sequence in parts -------------------------------------------------------------------------------------------
+# --- a long sequence in segments ----------------------------------------------------------------------------------------
 
 
 def forward_in_segments(

@@ -34,7 +34,7 @@ class Segment:
         return (*self.linear, *self.local)
 
     def sent(self, starts: bool) -> Map:
-        """What other parts need: the map, or where the sequence starts here only what leaves it."""
+        """What other segments need: the map, or where the sequence starts here only what leaves it."""
         if not starts:
             return self.map
         return (*(torch.zeros_like(x) for x in self.linear), *self.apply(self.map, self.entering))
@@ -49,7 +49,7 @@ class Segment:
         return tuple(x.view(own.shape) for x, own in zip(parts, self.map, strict=True))
 
     def entered(self, rows: Tensor, direction: int) -> Map:
-        """What enters, from what the parts swept before this one sent: [parts, all that each sent], in the sequence's order."""
+        """What enters, from what the segments swept before it sent: [segments, all that each sent], in the sequence's order."""
         if not len(rows):
             return tuple(torch.zeros_like(x) for x in self.entering)
         parts = rows.split([x.numel() for x in self.map], 1)

@@ -41,8 +41,17 @@ FEW, MANY = 4, 8  # warps
 def gate_fused(k: Kernel, f: KernelFunction) -> None:
     """Raises GateError where what passes have made of a fused backward pass isn't what it is for."""
     try:
-        for warps, chunk, parts in ((FEW, 2, 1), (MANY, 4, 2)):
-            memory = Fused(k, chunk, False, parts > 1, random.Random(k.name), even=parts > 1, parts=parts, warps=warps)
+        for warps, chunk, segments in ((FEW, 2, 1), (MANY, 4, 2)):
+            memory = Fused(
+                k,
+                chunk,
+                False,
+                segments > 1,
+                random.Random(k.name),
+                even=segments > 1,
+                segment_count=segments,
+                warps=warps,
+            )
             memory.sweep(f)
             memory.compare_all()
         memory.sweep_bare(f)

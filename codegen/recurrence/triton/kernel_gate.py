@@ -219,7 +219,7 @@ def _gate_scan(k: ScanKernel, f: KernelFunction) -> None:
     with nullcontext() if k.kind == "affine" else over_fractions():
         for all_given in (True, False):
             _gate_whole_scan(k, f, all_given)
-        _gate_parts(k, f)
+        _gate_segments(k, f)
 
 
 def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
@@ -243,29 +243,29 @@ def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
         compare(f.name, "the last state", last.cells, after_all)
 
 
-def _gate_parts(k: ScanKernel, f: KernelFunction) -> None:
-    """The map of each part of a sequence: what it makes of some states."""
-    steps, parts, length = 6, 2, 4
+def _gate_segments(k: ScanKernel, f: KernelFunction) -> None:
+    """The map of each segment of a sequence: what it makes of some states."""
+    steps, segments, length = 6, 2, 4
     given = _Inputs(k, steps, True, random.Random(f.name))
     shape = tuple(given.sizes[dim_of(a)] for a in k.axes)
-    numbers = [Tensor.room(f"number {n}", B * parts * H * int(np.prod(shape))) for n in LAWS[k.kind].identity]
+    numbers = [Tensor.room(f"number {n}", B * segments * H * int(np.prod(shape))) for n in LAWS[k.kind].identity]
     arguments = _scan_arguments(k, given, None, None, numbers)
-    arguments |= {f"{r.name}_out": None for r in k.results} | {"segments": parts, "length": length, "RESULTS": False}
-    run(f, B * parts * H * _tiles(shape), arguments, runtime_function)
-    for part in range(parts):
-        own = range(part * length, min((part + 1) * length, steps))
-        maps = [x.cells.reshape(B, parts, H, *shape)[:, part] for x in numbers]
+    arguments |= {f"{r.name}_out": None for r in k.results} | {"segments": segments, "length": length, "RESULTS": False}
+    run(f, B * segments * H * _tiles(shape), arguments, runtime_function)
+    for segment in range(segments):
+        own = range(segment * length, min((segment + 1) * length, steps))
+        maps = [x.cells.reshape(B, segments, H, *shape)[:, segment] for x in numbers]
         if any(x is UNDEFINED for m in maps for x in m.flat):
-            raise GateError(f"{f.name}: a part's map is undefined")
+            raise GateError(f"{f.name}: a segment's map is undefined")
         for size in (-(10**6), 0, 1, 10**6):
             state = given.filled((B, H, *shape), Fraction(size))
-            compare(f.name, "a part's map", _applied(k, maps, state), array(_walk(k, given, state, own)))
+            compare(f.name, "a segment's map", _applied(k, maps, state), array(_walk(k, given, state, own)))
 
 
 def _scan_arguments(
     k: ScanKernel, given: _Inputs, first: Tensor | None, last: Tensor | None, numbers: Sequence[Tensor] | None = None
 ) -> Arguments:
-    """The arguments of a scan; `numbers` are those of a part's map, of which an affine one has the last where the state is."""
+    """The arguments of a scan; `numbers` are those of a segment's map, of which an affine one has the last where the state is."""
     names = states_of(k.state, k.kind)
     states: Arguments = dict.fromkeys(names, None) | {names[0]: first, names[1]: last}
     if numbers is not None:

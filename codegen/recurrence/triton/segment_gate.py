@@ -48,7 +48,7 @@ def gate_segments(k: Kernel, f: KernelFunction) -> None:
 @over_ordered
 def _gate_ends(k: Kernel, f: KernelFunction) -> None:
     """What decays leave nothing of isn't swept, so that numbers need an order."""
-    memory = Ends(k, CHUNK, True, False, random.Random(k.name), parts=2)
+    memory = Ends(k, CHUNK, True, False, random.Random(k.name), segment_count=2)
     memory.sweep(f, YIELD=False)
     memory.compare_all()
 
@@ -56,12 +56,12 @@ def _gate_ends(k: Kernel, f: KernelFunction) -> None:
 @in_field
 def _gate_maps(k: Kernel, f: KernelFunction) -> None:
     if k.inner is not None:
-        memory = Ends(k, CHUNK, False, False, random.Random(k.name), parts=2, alone=True)
+        memory = Ends(k, CHUNK, False, False, random.Random(k.name), segment_count=2, alone=True)
         memory.sweep(f, YIELD=False, some=range(memory.tiles))
         first = next(memory.segments()).among(np.array([0]))
         memory.compare_map(first, first.chunks, None, Role.LINEAR)
     if k.tails:
-        memory = Ends(k, CHUNK, False, False, random.Random(k.name), parts=2)
+        memory = Ends(k, CHUNK, False, False, random.Random(k.name), segment_count=2)
         for which in (1, 2):
             memory.sweep(f, YIELD=False, TAIL=which, TAIL_STEPS=CHUNK)
         memory.compare_tails()
@@ -93,7 +93,7 @@ class Ends(Swept):
         if a.role is Role.LIVE:
             size = (-(-self.columns // TILE),)
         if a.layout == "state":
-            return {a.name: Tensor.room(a.name, B * self.parts * H * prod(size))}
+            return {a.name: Tensor.room(a.name, B * self.segment_count * H * prod(size))}
         return super().passed(a)
 
     @property
@@ -125,7 +125,7 @@ class Ends(Swept):
                 self.compare_map(seen, seen.chunks[:-1], Role.LAST, Role.LINEAR)
 
     def compare_map(self, x: Segments, chunks: tuple[Chunks, ...], ends: Role | None, map_: Role) -> None:
-        zero = {s.name: np.full((len(x.part), *self.shape(s.axes)), 0, dtype=object) for s in self.group}
+        zero = {s.name: np.full((len(x.segment), *self.shape(s.axes)), 0, dtype=object) for s in self.group}
         after = self.after(zero, chunks)
         for s in self.group:
             if ends is not None:
@@ -159,7 +159,7 @@ class Ends(Swept):
             for a in self.k.arguments
             if a.role is role and a.source is not None and state in (None, a.source.attrs[1])
         )
-        return array(self.cells(a).reshape(B, self.parts, H, *shape)[x.place])
+        return array(self.cells(a).reshape(B, self.segment_count, H, *shape)[x.place])
 
     def compare_nearly(self, x: Segments, what: str, found: np.ndarray, expected: np.ndarray) -> None:
         """Up to what is zero in float32."""

@@ -42,8 +42,8 @@ States = dict[str, np.ndarray]  # of each of some chunks
 def gate_sweep(k: Kernel, f: KernelFunction) -> None:
     """Raises GateError where what passes have made of a sweep's kernel isn't what it is for, where it yields."""
     try:
-        for parts, exact in ((1, False), (2, True)):
-            memory = Swept(k, CHUNK, False, exact, random.Random(k.name), even=exact, parts=parts)
+        for segments, exact in ((1, False), (2, True)):
+            memory = Swept(k, CHUNK, False, exact, random.Random(k.name), even=exact, segment_count=segments)
             memory.sweep(f)
             memory.compare_all()
         memory.sweep_bare(f)
@@ -55,37 +55,37 @@ def gate_sweep(k: Kernel, f: KernelFunction) -> None:
 class Segments:
     """Parts of sequences that have as many steps each, and their chunks, as they are swept."""
 
-    part: np.ndarray
+    segment: np.ndarray
     chunks: tuple[Chunks, ...]
 
     @property
     def place(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sequence, part and head of each."""
-        return self.chunks[0].b, self.part, self.chunks[0].h
+        """Sequence, segment and head of each."""
+        return self.chunks[0].b, self.segment, self.chunks[0].h
 
     def among(self, which: np.ndarray) -> Segments:
-        return Segments(self.part[which], tuple(at.among(which) for at in self.chunks))
+        return Segments(self.segment[which], tuple(at.among(which) for at in self.chunks))
 
 
 @dataclass
 class Swept(Memory):
-    """What a sweep is given, and what it leaves. Each sequence has so many `parts`."""
+    """What a sweep is given, and what it leaves. Each sequence has `segment_count` segments."""
 
     loaded: ClassVar[tuple[str, ...]] = (*LOADED, "scaled", "intra")
     block: ClassVar[int] = BLOCK  # steps between checkpoints
 
-    parts: int = 1
+    segment_count: int = 1
     warps: int = WARPS
-    states: dict[str, np.ndarray] = field(default_factory=dict)  # those that enter segments: [B, parts, H, ..]
+    states: dict[str, np.ndarray] = field(default_factory=dict)  # those that enter segments: [B, segments, H, ..]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.length = self.steps if self.parts == 1 else 2 * self.chunk
+        self.length = self.steps if self.segment_count == 1 else 2 * self.chunk
         self.given |= {block_name(a): TILE for a in self.k.axes}
 
     @property
     def whole_chunks(self) -> int:
-        return 2 * self.parts if self.even else 2
+        return 2 * self.segment_count if self.even else 2
 
     @property
     def opened(self) -> Opened:
@@ -110,12 +110,12 @@ class Swept(Memory):
         x = a.source
         assert x is not None
         if a.role is Role.FIRST:
-            states = self.draw((B, self.parts, H, *self.shape(a.axes)))
-            self.states[x.attrs[1]] = states if self.parts > 1 else array(states * 0)
-            return {a.name: Tensor(a.name, states.ravel()) if self.parts > 1 else None}
+            states = self.draw((B, self.segment_count, H, *self.shape(a.axes)))
+            self.states[x.attrs[1]] = states if self.segment_count > 1 else array(states * 0)
+            return {a.name: Tensor(a.name, states.ravel()) if self.segment_count > 1 else None}
         if a.layout == "state" or a.layout == "checkpoint":
             kept = a.role is Role.LAST or a.layout == "checkpoint"
-            count = self.parts if a.role is Role.LAST else self.blocks
+            count = self.segment_count if a.role is Role.LAST else self.blocks
             shape = (
                 self.shape(a.axes)
                 if a.role is Role.LAST or self.k.rows is None
@@ -140,7 +140,7 @@ class Swept(Memory):
     def sweep(self, f: KernelFunction, some: Iterable[int] | None = None, **more: int) -> None:
         words: dict[str, Any] = {"C": self.chunk, "LEVELS": self.chunk.bit_length() - 1, "EVEN": self.even, "STAGES": 1}
         words |= {"EXACT": self.exact, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "segments": self.parts, "length": self.length, "blocks": self.blocks}
+        words |= {"starts": None, "segments": self.segment_count, "length": self.length, "blocks": self.blocks}
         words |= {
             "YIELD": True,
             "WARPS": self.warps,
@@ -152,38 +152,38 @@ class Swept(Memory):
         }
         words |= more
         some = self.programs() if some is None else some
-        run(f, B * self.parts * H * self.tiles, {**self.given, **words}, self.function, some=some)
+        run(f, B * self.segment_count * H * self.tiles, {**self.given, **words}, self.function, some=some)
 
     def sweep_bare(self, f: KernelFunction) -> None:
-        """Programs of a sequence's first part and its second, in a launch that gives nothing which the kernel can do without."""
+        """Programs of a sequence's first segment and its second, in a launch that gives nothing which it can do without."""
         guards = [x.condition for x in statements(self.k.body) if isinstance(x, If)]
         bare = {n: None for n, x in self.given.items() if isinstance(x, Tensor) and Name(n).given in guards}
         self.given |= bare
         self.sweep(f, some=(0, H * self.tiles))
 
     def programs(self) -> Iterator[int]:
-        """Those that are run: of sequences in parts those whose number is their head's, as offsets of the others are seen where
-        they are whole."""
-        for b, part, h, tile in np.ndindex(B, self.parts, H, self.tiles):
-            if self.parts == 1 or b == h:
-                yield ((b * self.parts + part) * H + h) * self.tiles + tile
+        """Those that are run: of sequences in segments those whose number is their head's, as offsets of the others are seen
+        where they are whole."""
+        for b, segment, h, tile in np.ndindex(B, self.segment_count, H, self.tiles):
+            if self.segment_count == 1 or b == h:
+                yield ((b * self.segment_count + segment) * H + h) * self.tiles + tile
 
     # --- what is expected
 
     def segments(self) -> Iterator[Segments]:
         """All that are swept, by how many steps these have."""
         found: dict[int, list[tuple[int, int, int]]] = {}
-        for b, part, h in np.ndindex(B, self.parts, H):
-            if self.parts == 1 or b == h:
-                steps = min(self.length, self.steps - part * self.length)
-                found.setdefault(steps, []).append((b, part, h))
+        for b, segment, h in np.ndindex(B, self.segment_count, H):
+            if self.segment_count == 1 or b == h:
+                steps = min(self.length, self.steps - segment * self.length)
+                found.setdefault(steps, []).append((b, segment, h))
         for steps, places in found.items():
             chunks = []
             for t in range(0, steps, self.chunk)[:: self.opened.direction]:
-                starts = [part * self.length + t for _, part, _ in places]
+                starts = [segment * self.length + t for _, segment, _ in places]
                 at = ((b, h, start // self.chunk) for (b, _, h), start in zip(places, starts, strict=True))
                 chunks.append(Chunks.at(at, starts, min(self.chunk, steps - t)))
-            yield Segments(np.array([part for _, part, _ in places]), tuple(chunks))
+            yield Segments(np.array([segment for _, segment, _ in places]), tuple(chunks))
 
     def compare_all(self) -> None:
         arguments = {(a.source, a.role): a for a in self.k.arguments if a.stored}
@@ -192,18 +192,18 @@ class Swept(Memory):
             for at in x.chunks:
                 self.compare_checkpoints(arguments, states, at, at is x.chunks[0])
                 states = self.compare_chunk(arguments, states, at)
-            ends = np.full(len(x.part), True) if self.k.each else x.part == self.last_part
-            b, part, h = (y[ends] for y in x.place)
+            ends = np.full(len(x.segment), True) if self.k.each else x.segment == self.last_segment
+            b, segment, h = (y[ends] for y in x.place)
             for s in self.group:
                 a = arguments.get((leaf("last", s.name, s.axes), Role.LAST))
                 if a is not None and s.name in self.k.finals:
                     cells = self.cells(a).reshape(-1, H, *self.shape(s.axes))
-                    left = cells[b * self.parts + part if self.k.each else b, h]
+                    left = cells[b * self.segment_count + segment if self.k.each else b, h]
                     self.compare(leaf("last", s.name), x.chunks[-1].among(ends), left, states[s.name][ends])
 
     @property
-    def last_part(self) -> int:
-        return self.parts - 1 if self.opened.direction > 0 else 0
+    def last_segment(self) -> int:
+        return self.segment_count - 1 if self.opened.direction > 0 else 0
 
     def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
         """States as blocks of steps find them."""

@@ -35,10 +35,10 @@ def gate_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
     """Raises GateError where the roles of a sweep don't leave what it is for."""
     maybe = [b.target for b in s.buffers if b.maybe]
     try:
-        for parts in (1, 2):
+        for segments in (1, 2):
             for n in range(orders):
-                memory = Scheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), parts=parts)
-                if (parts + n) % 2 == 0:
+                memory = Scheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), segment_count=segments)
+                if (segments + n) % 2 == 0:
                     memory.given |= dict.fromkeys(maybe)
                 memory.run(s)
                 memory.compare_all()
@@ -50,10 +50,10 @@ def gate_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
 def gate_joined_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
     """Raises GateError where the roles of a sweep that is joined with its prologue don't leave what both are for."""
     try:
-        for parts in (1, 2):
+        for segments in (1, 2):
             for n in range(orders):
-                memory = JoinedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), parts=parts)
-                if (parts + n) % 2 == 0:
+                memory = JoinedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), segment_count=segments)
+                if (segments + n) % 2 == 0:
                     memory.given |= dict.fromkeys(b.target for b in s.buffers if b.maybe)
                 memory.run(s)
                 memory.compare_all()
@@ -65,10 +65,10 @@ def gate_joined_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
 def gate_fused_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
     """Raises GateError where the roles of a fused backward don't leave what it is for."""
     try:
-        for parts in (1, 2):
+        for segments in (1, 2):
             for n in range(orders):
                 seed = random.Random(f"{k.name} {n}")
-                memory = FusedScheduled(k, CHUNK_OF_MANY, False, False, seed, parts=parts, warps=MANY)
+                memory = FusedScheduled(k, CHUNK_OF_MANY, False, False, seed, segment_count=segments, warps=MANY)
                 memory.run(s)
                 memory.compare_all()
     except NoMeaning as why:
@@ -81,8 +81,8 @@ class FusedScheduled(Fused):
 
     def run(self, s: Schedule) -> None:
         words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "segments": self.parts, "length": self.length, "WARPS": self.warps}
-        run_schedule(s, B * self.parts * H, {**self.given, **words}, 2, self.random)
+        words |= {"starts": None, "segments": self.segment_count, "length": self.length, "WARPS": self.warps}
+        run_schedule(s, B * self.segment_count * H, {**self.given, **words}, 2, self.random)
 
 
 @dataclass
@@ -93,10 +93,16 @@ class Scheduled(Swept):
 
     def run(self, s: Schedule) -> None:
         words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "segments": self.parts, "length": self.length, "blocks": self.blocks, "ROWS": WHOLE}
+        words |= {
+            "starts": None,
+            "segments": self.segment_count,
+            "length": self.length,
+            "blocks": self.blocks,
+            "ROWS": WHOLE,
+        }
         words |= {"TOGETHER": SEVERAL, "LEVELS": self.chunk.bit_length() - 1, "WARPS": self.warps}
         words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WHOLE for a in self.k.axes}
-        run_schedule(s, B * self.parts * H * self.tiles, {**self.given, **words}, 2, self.random)
+        run_schedule(s, B * self.segment_count * H * self.tiles, {**self.given, **words}, 2, self.random)
 
     def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
         """It leaves them where a launch gives room for them."""
@@ -111,7 +117,7 @@ class JoinedScheduled(Scheduled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.length = self.steps if self.parts == 1 else self.whole_chunks * self.chunk
+        self.length = self.steps if self.segment_count == 1 else self.whole_chunks * self.chunk
 
     def compare_all(self) -> None:
         super().compare_all()
@@ -147,9 +153,9 @@ class JoinedScheduled(Scheduled):
 def gate_loaded_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
     """Raises GateError where the roles of a sweep that loads its matrices don't leave what it is for."""
     try:
-        for parts in (1, 2):
+        for segments in (1, 2):
             for n in range(orders):
-                memory = LoadedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), parts=parts)
+                memory = LoadedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), segment_count=segments)
                 memory.run(s)
                 memory.compare_all()
     except NoMeaning as why:
@@ -162,7 +168,7 @@ class LoadedScheduled(Scheduled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.length = self.steps if self.parts == 1 else self.whole_chunks * self.chunk
+        self.length = self.steps if self.segment_count == 1 else self.whole_chunks * self.chunk
 
     @property
     def whole_chunks(self) -> int:

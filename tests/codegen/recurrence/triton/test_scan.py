@@ -259,5 +259,5 @@ def test_a_wrong_map_of_a_segment_is_refused():
 
         (f,) = functions_of(k)  # which the gate has passed
         for wrong in (swapped, left_out):
-            with pytest.raises(GateError, match="a part's map"):
+            with pytest.raises(GateError, match="a segment's map"):
                 gate_kernel(k, replace(f, body=changed(f.body, wrong)))
