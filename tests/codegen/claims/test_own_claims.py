@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from chunkform.codegen.claims.command import judged, verify
-from chunkform.codegen.claims.judge import Judge
 from chunkform.codegen.claims.verdict import Verdict
+from chunkform.codegen.claims.verifier import Verifier
 from chunkform.spec.language import Recurrence, load
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -245,5 +245,5 @@ def test_an_output_that_is_a_let_of_its_own_name_is_judged() -> None:
     r.claim("w", w(t), v(t) - S(t - 1).T * q(t))
     r.claim("dv", dv(t), dw(t) + dS(t).T * k(t))
     r.claim("wrong", dv(t), dw(t) - dS(t).T * k(t))
-    judge = Judge(thorough=False)
-    assert [judge.judge(c).verdict for c in r.claims] == ["holds", "holds", "fails"]
+    verifier = Verifier(thorough=False)
+    assert [verifier.judge(c).verdict for c in r.claims] == ["holds", "holds", "fails"]
