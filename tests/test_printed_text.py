@@ -3,6 +3,10 @@
 import ast
 from pathlib import Path
 
+import pytest
+
+from chunkform.codegen.ir.python_code import Fixed
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("attention", "exact", "ir", "performance", "printing", "programs", "recurrence")  # that make code
 READERS = {"re", "ast", "symtable", "tokenize"}  # modules that search text or parse it
@@ -25,8 +29,6 @@ WHY = {
     # text of others
     "exact/jit_source.py": "functions of the runtime, whose source the gates run",
     "performance/compile_report.py": "what Triton and ptxas have made",
-    # templates of Python in the compiler's own source
-    "ir/quoted.py": "the one place that reads Python",
     # whole files, once all is decided
     "printing/formatting.py": "how a finished file is laid out: which arguments share a line",
 }
@@ -53,14 +55,11 @@ def test_text_is_read_where_it_says_why():
     assert sorted(WHY.keys() - found) == [], "no longer read: leave it out of the list"
 
 
-def test_no_code_is_made_as_text():
-    """Words are asked of data, or of templates in the compiler's own source: nobody has the words of a text found."""
-    asks = {
-        path.relative_to(ROOT / "codegen").as_posix()
-        for path in (ROOT / "codegen").rglob("*.py")
-        if any(isinstance(x, ast.Name) and x.id == "words_in" for x in ast.walk(ast.parse(path.read_text())))
-    }
-    assert asks == {"ir/quoted.py"}, "make it as data (`ir/launch_ir.py`, `ir/kernel_ir.py`)"
+def test_expressions_are_no_strings():
+    """Names of expressions are names: what isn't one is refused where it is made, so that no text passes for an expression."""
+    for text in ("a + b", "f(x)", 'x["a"]', "a, b", "1", ""):
+        with pytest.raises(ValueError, match="expected a name, got"):
+            Fixed(text)
 
 
 def test_a_module_that_reads_is_seen(tmp_path):

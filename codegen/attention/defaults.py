@@ -7,10 +7,11 @@ from fractions import Fraction
 
 from chunkform.spec.language.attention import AttentionVariable
 
-from ..ir.code import Attribute, Code, Group, Literal, Method, Raised, Text, call
+from ..ir.code import Attribute, Code, Group, Literal, Method, Raised, call
 from ..ir.expr import Node, size
-from ..ir.launch_ir import Body, Function, Return, assign, of_code
+from ..ir.launch_ir import Body, Function, Return, assign, takes
 from ..ir.lower_terms import scalar_node
+from ..ir.python_code import Fixed
 from ..ir.words import Definition
 from ..printing.code_passes import finished_function
 from ..printing.expressions import NodePrinter, Torch
@@ -33,15 +34,19 @@ class OfSizes(Torch):
         return root if n > 0 else Literal(1) / root
 
     def tensor(self, number: Code) -> Code:
-        return call("torch.tensor", number, dtype=Attribute(Text("torch"), "float64"))
+        return call("torch.tensor", number, dtype=Attribute(Fixed("torch"), "float64"))
 
     def function(self, name: str, value: Code, uniform: bool) -> Code:
         return Method(super().function(name, value, uniform=True), "item", ())
 
 
-def default_name(v: AttentionVariable) -> str:
-    """A number, or the name of a function of the sizes of dims."""
-    return repr(float(v.default)) if v.default.is_number else f"default_{v.name}"
+def default_of(v: AttentionVariable) -> Code:
+    """A number, or a function of the sizes of dims."""
+    return Literal(float(v.default)) if v.default.is_number else Fixed(_name(v))
+
+
+def _name(v: AttentionVariable) -> str:
+    return f"default_{v.name}"
 
 
 def default_functions(c: CompiledAttention) -> list[Definition]:
@@ -52,11 +57,11 @@ def default_functions(c: CompiledAttention) -> list[Definition]:
 def _function(v: AttentionVariable) -> Definition:
     env = {s: size(str(s)) for s in v.default.free_symbols}
     node = scalar_node(v.default, env, lambda _: None, v.where)
-    printer = NodePrinter(OfSizes(lambda d: f'sizes["{d}"]'), taken={"sizes", "torch"})
+    printer = NodePrinter(OfSizes(lambda d: Fixed("sizes")[d]), taken={"sizes", "torch"})
     made, results = printer.values({v.name: node}, _no_leaf)
-    body: Body = (*(assign(n, x) for n, x in made), Return(of_code(results[v.name])))
+    body: Body = (*(assign(n, x) for n, x in made), Return(results[v.name]))
     told = f"{v.name}, where it isn't given."
-    return launch_definition(finished_function(Function(default_name(v), "(sizes)", told, body, frees=False)))
+    return launch_definition(finished_function(Function(_name(v), takes("sizes"), told, body, frees=False)))
 
 
 def _no_leaf(x: Node) -> str:

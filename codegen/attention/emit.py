@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from chunkform.spec.language.attention import Attention
 
+from ..ir.code import Binary, Items, Literal, Not
 from ..ir.expr import Node, leaves, walk
-from ..ir.launch_ir import Expr, Function, If, Return, Set, joined, py, ref
+from ..ir.launch_ir import Code, Function, If, Return, Set, ref, takes
+from ..ir.python_code import FALSE, TRUE, Constant, Dictionary, Fixed, Named, a_list, made_by, said, several
 from ..ir.words import Definition, Definitions, apart, defined, outside, text_of
 from ..printing.code_passes import finished_function, told
 from ..printing.formatting import formatted
@@ -21,10 +25,10 @@ from ..printing.templates import render
 from ..recurrence.compiler_fault import blaming
 from ..recurrence.emit import check_name, escaped, imported_as, title_of, version_lines, wrapped
 from .compiled import CompiledAttention
-from .defaults import default_functions, default_name
+from .defaults import default_functions, default_of
 from .derivation import derivation_lines, formulas
 from .feature_maps import Map
-from .features_kernel import Made, call_text, made_by_kernels
+from .features_kernel import Made, call_of, made_by_kernels
 from .kernels_text import features_definition, kernel_definitions
 from .lettered import attention_in_letters
 from .lower import QUERY, Lowered, lower
@@ -75,7 +79,7 @@ def _emitted(spec: CompiledAttention, tidy: bool) -> str:
         made="kernel_features" in defined(parts),
         after="triton_forward_and_output" in defined(parts),
         moved=moved,
-        signature=signature_text(spec),
+        signature=signature(spec).text,
         name=spec.name,
         parameters=listed(parameters(spec)),
         returned=returned(spec),
@@ -93,8 +97,8 @@ def definitions(spec: CompiledAttention) -> Definitions:
     parts = [
         *feature_functions(c, ""),
         *(() if c.moved is None else feature_functions(c.moved, "moved_")),
-        _map_function("outputs", "averaged", OUTPUTS, outputs, list(outputs.results.items())),
-        _gradient_function(c, "output_gradients", "averaged, cotangents", OUTPUT_GRADIENTS, c.outputs),
+        _map_function("outputs", ("averaged",), OUTPUTS, outputs, list(outputs.results.items())),
+        _gradient_function(c, "output_gradients", ("averaged", "cotangents"), OUTPUT_GRADIENTS, c.outputs),
         *torch_functions(c.split, c.derivatives),
         *kernel_definitions(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
         *default_functions(spec),
@@ -115,33 +119,33 @@ def feature_functions(c: CompiledAttention, begins: str) -> list[Definition]:
     query's side."""
     told = "`features`, with the key's matrix on the query's side: keys are values." if begins else FEATURES
     plain = print_map(c.lowered, c.features)
-    found = [_map_function(f"{begins}features", "", told, plain, feature_results(c, plain))]
+    found = [_map_function(f"{begins}features", (), told, plain, feature_results(c, plain))]
     made = made_by_kernels(c.lowered, c.features, begins)
     if made:
         printed = print_made(c, made, f"{begins}features")
         told = f"`{begins}features`, of which kernels make what they can."
         found += map(features_definition, made)
-        found.append(_map_function(f"{begins}kernel_features", "", told, printed, feature_results(c, printed)))
+        found.append(_map_function(f"{begins}kernel_features", (), told, printed, feature_results(c, printed)))
     told = "`feature_gradients` of `moved_features`." if begins else FEATURE_GRADIENTS
-    given = "cotangents, features"
+    given = ("cotangents", "features")
     return [*found, _gradient_function(c, f"{begins}feature_gradients", given, told, c.features)]
 
 
-def _map_function(name: str, more: str, told: str, p: Printed, results: list[tuple[str, Expr]]) -> Definition:
+def _map_function(name: str, more: Sequence[str], told: str, p: Printed, results: list[tuple[str, Code]]) -> Definition:
     """A function that makes the results of a map."""
-    values = joined((py('"{}": {}', n, x) for n, x in results), ", ")
-    head = f"(given, constants, at{', ' if more else ''}{more})"
-    body = (*p.setup, *p.lines, Return(py("{{{},}}", values)))
-    return launch_definition(finished_function(Function(name, head, told, body, frees=False)))
+    body = (*p.setup, *p.lines, Return(Dictionary(tuple(results), closed=True)))
+    return launch_definition(
+        finished_function(Function(name, takes("given", "constants", "at", *more), told, body, frees=False))
+    )
 
 
-def _gradient_function(c: CompiledAttention, name: str, more: str, told: str, made: Map) -> Definition:
+def _gradient_function(c: CompiledAttention, name: str, more: Sequence[str], told: str, made: Map) -> Definition:
     """A function that makes the gradients through a map."""
     of_features = made is c.features
     kept, cotangents = (kept_features(c), joined_cotangents(c)) if of_features else ({}, None)
     p = print_gradients(c.lowered, made, kept, cotangents)
     body = (*p.setup, *where_needed(p, gradient_names(c.lowered, made)), Return(ref("found")))
-    f = Function(name, f"(given, constants, at, {more}, needs)", told, body, frees=False)
+    f = Function(name, takes("given", "constants", "at", *more, "needs"), told, body, frees=False)
     return launch_definition(finished_function(f))
 
 
@@ -190,23 +194,23 @@ def _hash_of(p: Lowered) -> str:
 # --- features as the kernel takes them ----------------------------------------------------------------------------------
 
 
-def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, Expr]]:
+def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, Code]]:
     """Blocks of a score's features joined, and everything in its shape."""
     s, r = c.split, printed.results
-    out = []
+    out: list[tuple[str, Code]] = []
     for name, blocks in s.scores.items():
         n = name.removeprefix("score")
         own = [len(part.axes) for part in blocks]
         for side in ("query", "key"):
             parts = [r[f"{side}{n}_{m}"] for m in range(1, len(blocks) + 1)]
-            out.append((f"{side}{n}", py("at.wide({})", _joined(parts, own))))
+            out.append((f"{side}{n}", made_by("at.wide", _joined(parts, own))))
     parts = [r[v] for v in s.values]
-    out.append(("value", py("at.wide({})", _joined(parts, [len(axes) for _, axes in s.values.values()]))))
-    out += [(n, py("at.per_position({}, at.keys)", r[n])) for n in s.columns]
-    out += [(n, py("at.per_position({}, at.queries)", r[n])) for n in s.rows]
-    out += [(n, py("at.per_head({})", r[n])) for n in s.scalars]
+    out.append(("value", made_by("at.wide", _joined(parts, [len(axes) for _, axes in s.values.values()]))))
+    out += [(n, made_by("at.per_position", r[n], "at.keys")) for n in s.columns]
+    out += [(n, made_by("at.per_position", r[n], "at.queries")) for n in s.rows]
+    out += [(n, made_by("at.per_head", r[n])) for n in s.scalars]
     if "row" in r:
-        out.append(("row", py("at.per_position({}, at.queries)", r["row"])))
+        out.append(("row", made_by("at.per_position", r["row"], "at.queries")))
     return out
 
 
@@ -222,17 +226,17 @@ def print_made(c: CompiledAttention, made: list[Made], otherwise: str = "feature
     setup = setup_statements(p, replace(c.features, results=rest | every), nodes)
     setup = [x for x in setup if not (isinstance(x, Set) and x.names[0] in matrices)]
     dims = sorted({d for m in made for d in m.dims})
-    sizes = ", ".join(f"size_{d}" for d in dims)
-    instead = Return(Expr(f"{otherwise}(given, constants, at)"))
-    setup.append(If(Expr(f"not fit(at, {sizes})"), (instead,)))
+    sizes = (f"size_{d}" for d in dims)
+    instead = Return(made_by(otherwise, "given", "constants", "at"))
+    setup.append(If(Not(made_by("fit", "at", *sizes)), (instead,)))
     lines = [*printed.lines, *(Set((n,), printed.results[n]) for n in matrices)]
-    lines.append(Set(("made",), joined(map(Expr, map(call_text, made)), " | ")))
+    lines.append(Set(("made",), reduce(lambda a, b: Binary("|", a, b), map(call_of, made))))
     results = {n: x for n, x in printed.results.items() if n not in matrices}
-    return Printed(setup, lines, results | {n: Expr(f'made["{other}"]') for n, other in places.items()})
+    return Printed(setup, lines, results | {n: Fixed("made")[other] for n, other in places.items()})
 
 
-def _joined(parts: list[Expr], own: list[int]) -> Expr:
-    return parts[0] if len(parts) == 1 and own[0] == 1 else py("joined([{}], {})", joined(parts), str(own))
+def _joined(parts: list[Code], own: list[int]) -> Code:
+    return parts[0] if len(parts) == 1 and own[0] == 1 else made_by("joined", a_list(*parts), a_list(*own))
 
 
 def kept_features(c: CompiledAttention) -> dict[Node, str]:
@@ -246,9 +250,9 @@ def kept_features(c: CompiledAttention) -> dict[Node, str]:
     return found
 
 
-def joined_cotangents(c: CompiledAttention) -> dict[str, str]:
+def joined_cotangents(c: CompiledAttention) -> dict[str, Code]:
     """Where the cotangents of features are to be found that are parts of others."""
-    s, found = c.split, {}
+    s, found = c.split, dict[str, Code]()
     for name, blocks in s.scores.items():
         n = name.removeprefix("score")
         for side in ("query", "key"):
@@ -259,12 +263,12 @@ def joined_cotangents(c: CompiledAttention) -> dict[str, str]:
     return found
 
 
-def _parted(source: str, widths: list[tuple[str, ...]], m: int) -> str:
-    text = f'cotangents["{source}"]'
+def _parted(source: str, widths: list[tuple[str, ...]], m: int) -> Code:
+    value = Fixed("cotangents")[source]
     if len(widths) == 1 and len(widths[0]) == 1:
-        return text
-    shapes = ", ".join("(" + "".join(f'at.sizes["{_dim(a)}"], ' for a in w).strip() + ")" for w in widths)
-    return f"parted({text}, [{shapes}])[{m}]"
+        return value
+    shapes = (Items(tuple(Fixed("at.sizes")[_dim(a)] for a in w), closed=bool(w)) for w in widths)
+    return made_by("parted", value, a_list(*shapes))[m]
 
 
 def _dim(axis: str) -> str:
@@ -274,34 +278,47 @@ def _dim(axis: str) -> str:
 # --- signature and documentation ----------------------------------------------------------------------------------------
 
 
-def signature_text(c: CompiledAttention) -> str:
+def signature(c: CompiledAttention) -> Code:
+    """What the runtime is told of the op's arguments and results."""
     arguments = []
     for v in c.spec.variables:
-        default = "" if v.default is None else f", default={default_name(v)}"
-        arguments.append(f'AttentionArgument("{v.name}", "{v.kind}", {_names(map(str, v.dims))}{default}),')
+        default = () if v.default is None else (Named("default", default_of(v)),)
+        arguments.append(made_by("AttentionArgument", said(v.name), said(v.kind), _names(map(str, v.dims)), *default))
     outputs = []
     for n, axes in c.lowered.output_axes.items():
         at_positions = c.lowered.query == QUERY
         dims = axes[1:] if at_positions else axes
-        outputs.append(f'("{n}", {at_positions}, {_names(map(_dim, dims))}),')
-    values = "".join(f'("{n}", {_names(map(_dim, axes))}),' for n, (_, axes) in c.split.values.items())
+        outputs.append(several(said(n), Literal(at_positions), _names(map(_dim, dims))))
+    values = [several(said(n), _names(map(_dim, axes))) for n, (_, axes) in c.split.values.items()]
     names = gradient_names(c.lowered, c.features) | gradient_names(c.lowered, c.outputs)
     scalars = {n: tuple(sorted({x.attrs[1] for x in leaves(node)})) for n, node in c.split.scalars.items()}
-    mass = ", mass=True" if any(v.kind == "mass" for v in c.outputs.variables) else ""
     p = c.lowered
     whole = walk(p.energy, *p.averages.values(), *p.outputs.values())
     turned = sorted({_dim(x.attrs[0][0]) for x in whole if x.op == "half_turn"})
-    even = f", even={_names(turned)}" if turned else ""
-    nodes = "" if c.spec.nodes is None else f'nodes="{c.spec.nodes}", '
-    return (
-        f'AttentionSignature(name="{c.name}", arguments=({"".join(arguments)}), outputs=({"".join(outputs)}), values=({values}), '
-        f'normaliser="{c.spec.normaliser}", {nodes}gradient_of={names!r}, scalars={scalars!r}{mass}{even})'
-    )
+    words: dict[str, Code] = {
+        "name": said(c.name),
+        "arguments": _closed(arguments),
+        "outputs": _closed(outputs),
+        "values": _closed(values),
+        "normaliser": said(c.spec.normaliser),
+    }
+    if c.spec.nodes is not None:
+        words["nodes"] = said(str(c.spec.nodes))
+    words |= {"gradient_of": Constant(names), "scalars": Constant(scalars)}
+    if any(v.kind == "mass" for v in c.outputs.variables):
+        words["mass"] = TRUE
+    if turned:
+        words["even"] = _names(turned)
+    return made_by("AttentionSignature", **words)
 
 
-def _names(names: Any) -> str:
-    found = list(names)
-    return "(" + "".join(f'"{n}", ' for n in found).strip() + ")"
+def _names(names: Iterable[str]) -> Code:
+    return _closed(map(said, names))
+
+
+def _closed(values: Iterable[Code]) -> Code:
+    found = tuple(values)
+    return Items(found, closed=bool(found))
 
 
 def parameters(c: CompiledAttention) -> list[Parameter]:
@@ -309,17 +326,17 @@ def parameters(c: CompiledAttention) -> list[Parameter]:
     given = [v for v in c.spec.variables if v.kind != "constant"]
     numbers = [constant(v.name, v.default) for v in c.spec.variables if v.kind == "constant"]
     flags = ["output_lse"] if c.spec.nodes is not None else ["causal", "output_lse"]
-    named = [Parameter(n, "bool", "False", True) for n in flags]
+    named = [Parameter(n, "bool", FALSE, True) for n in flags]
     named += [Parameter(n, *OPTIONS[n], True) for n in ("context_parallel", "backend", "deterministic")]
     return [
         *(_parameter(v, None) for v in given if v.default is None),
-        *(_parameter(v, "None") for v in given if v.default is not None),
+        *(_parameter(v, Literal(None)) for v in given if v.default is not None),
         *numbers,
         *named,
     ]
 
 
-def _parameter(v: Any, default: str | None) -> Parameter:
+def _parameter(v: Any, default: Code | None) -> Parameter:
     kind = f"{TENSOR} | float" if v.kind == "temperature" else TENSOR
     return Parameter(v.name, kind if default is None else f"{kind} | None", default)
 

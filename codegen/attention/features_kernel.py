@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 
-from ..ir.code import Attribute, Code, Group, Items, Literal, Load, Name, call, leaf_code, plus, times
+from ..ir.code import Attribute, Code, Group, Items, Literal, Load, Name, call, plus, times
 from ..ir.expr import Node, dim_of, leaf, leaves, rename, replace, walk
 from ..ir.kernel_ir import Body, Do, For, KernelFunction, Let, Parameter, Statement, Store, let
+from ..ir.python_code import Fixed, dictionary, leaf_code, made_by, several
 from ..printing.dialects import Operand, Triton
 from ..printing.expressions import NodePrinter
 from .feature_maps import Map
@@ -263,19 +264,14 @@ def own_dims(x: Node, side: str) -> list[str]:
     return [dim_of(a) for a in x.axes if a != side]
 
 
-def call_text(m: Made) -> str:
+def call_of(m: Made) -> Code:
     """The call that makes the results by name, or None where they are too wide."""
-    positions, others = (_tuple(y.attrs[1] for y in x) for x in (m.positions, (*m.parameters, *m.constants)))
-    outs = ", ".join(f'"{n}": {_last(own_dims(x, m.side))}' for n, x in m.results.items())
+    positions, others = (several(*(y.attrs[1] for y in x)) for x in (m.positions, (*m.parameters, *m.constants)))
+    outs = dictionary((n, _last(own_dims(x, m.side))) for n, x in m.results.items())
     count = {QUERY: "at.queries", KEY: "at.keys"}[m.side]
-    sizes = ", ".join(f'"{d}": size_{d}' for d in m.dims)
-    return f"of_positions({m.name}, at, {count}, {positions}, {others}, {{{outs}}}, {{{sizes}}})"
+    sizes = dictionary((d, Fixed(f"size_{d}")) for d in m.dims)
+    return made_by("of_positions", m.name, "at", count, positions, others, outs, sizes)
 
 
-def _tuple(names: Iterable[str]) -> str:
-    found = list(names)
-    return f"({', '.join(found)}{',' if len(found) == 1 else ''})"
-
-
-def _last(dims: Iterable[str]) -> str:
-    return next((f"size_{d}" for d in dims), "None")
+def _last(dims: Iterable[str]) -> Code:
+    return next((Fixed(f"size_{d}") for d in dims), Literal(None))

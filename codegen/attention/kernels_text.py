@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..ir.code import Items, Literal
 from ..ir.expr import Node
 from ..ir.kernel_ir import KernelFunction
-from ..ir.launch_ir import Call, Expr, Function, Return
+from ..ir.launch_ir import Call, Code, Function, Return, takes
+from ..ir.python_code import TRUE, Fixed, Named, made_by, said
 from ..ir.words import Definition, Definitions, apart
 from ..printing.code_passes import finished_function, finished_kernel
 from ..printing.kernel_text import kernel_definition, tile_definition
@@ -24,7 +26,7 @@ from .split import Split
 from .tile_functions import derivatives_of, energy_functions, shifted_functions, weight_functions
 from .torch_tile import scale_function
 
-KERNELS = Expr("KERNELS")
+KERNELS = Fixed("KERNELS")
 
 
 def kernel_definitions(
@@ -61,27 +63,27 @@ def kernels(p: Pairs) -> tuple[KernelFunction, KernelFunction, KernelFunction]:
 
 def record(p: Pairs) -> Call:
     """What the runtime is told of the kernels."""
-    words = {
+    words: dict[str, Code] = {
         "scores": _names(s.n for s in p.scores),
         "columns": _names(p.columns),
         "rows_": _names(p.rows),
         "scalars": _names(p.scalars),
         "of_rows": _names(x.name for x in p.of_rows),
         "of_keys": _names(x.name for x in p.of_keys),
-        "normaliser": f'"{p.normaliser}"',
+        "normaliser": said(p.normaliser),
     }
     if p.folded:
-        words["score_scale"] = "score_scale"
+        words["score_scale"] = Fixed("score_scale")
     if p.same:
-        words["same"] = "True"
+        words["same"] = TRUE
     if p.beside:
-        words["beside"] = f'"{p.beside}"'
+        words["beside"] = said(p.beside)
     if p.unscaled or not p.softmax:
-        words["light"] = "True"
+        words["light"] = TRUE
     if p.after:
-        words["after"] = f'After("{p.after.output}", "{p.after.matrix}", {p.after.across})'
+        words["after"] = made_by("After", said(p.after.output), said(p.after.matrix), Literal(p.after.across))
     kernels = ("forward_kernel", "rows_kernel", "keys_kernel")
-    return Call(("KERNELS",), "Kernels", (*map(Expr, kernels), *(Expr(f"{n}={x}") for n, x in words.items())), True)
+    return Call(("KERNELS",), "Kernels", (*map(Fixed, kernels), *(Named(n, x) for n, x in words.items())), True)
 
 
 def launchers(p: Pairs) -> list[Function]:
@@ -98,10 +100,10 @@ def launchers(p: Pairs) -> list[Function]:
 
 def _launcher(function: str, told: str, *given: str) -> Function:
     """A function that hands on what it is given, but for the op, with the kernels."""
-    call = Call((), function, (KERNELS, *map(Expr, given)))
-    return Function(f"triton_{function}", f"({', '.join(('op', *given))})", told, (Return(call),), frees=False)
+    call = Call((), function, (KERNELS, *map(Fixed, given)))
+    return Function(f"triton_{function}", takes("op", *given), told, (Return(call),), frees=False)
 
 
-def _names(names: Iterable[str]) -> str:
-    found = list(names)
-    return "(" + "".join(f'"{n}", ' for n in found).strip() + ")"
+def _names(names: Iterable[str]) -> Code:
+    found = tuple(map(said, names))
+    return Items(found, closed=bool(found))

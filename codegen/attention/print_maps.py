@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from ..ir.code import Code, Items, Literal, Method, Name, Negative, atom, call, product, shape
 from ..ir.expr import ONE, Node, dim_of, factors_of, mul, terms_of, walk
-from ..ir.launch_ir import Do, Expr, If, Set, Statement, of_code, py, ref
+from ..ir.launch_ir import If, Set, Statement, put, ref
+from ..ir.python_code import EMPTY, TRUE, Fixed, Named, SetOf, beside, isin, made_by, said
 from ..ir.step_program import Var
 from ..printing.dialects import TorchOfChunks, moved, subscripts
 from ..printing.torch_expressions import Factors, TorchText
@@ -29,7 +30,7 @@ class Printed:
 
     setup: list[Statement]
     lines: list[Statement]
-    results: dict[str, Expr]
+    results: dict[str, Code]
 
 
 def is_low(name: str) -> bool:
@@ -232,12 +233,12 @@ def print_map(p: Lowered, made: Map) -> Printed:
         found = moved(atom(value), node.axes, made.axes[name]) if node.axes else value
         return found if text.low(node) or not is_low(name) else found.to("low")
 
-    results = {name: of_code(shown(name, node)) for name, node in made.results.items()}
+    results = {name: shown(name, node) for name, node in made.results.items()}
     return Printed(setup_statements(p, made, list(made.results.values())), text.body, results)
 
 
 def print_gradients(
-    p: Lowered, made: Map, kept: dict[Node, str], cotangents: Mapping[str, str] | None = None
+    p: Lowered, made: Map, kept: dict[Node, str], cotangents: Mapping[str, Code] | None = None
 ) -> Printed:
     """The gradient of each variable, [B, H, ..], those of parameters [H, ..]: summed over the batch.
 
@@ -253,12 +254,12 @@ def print_gradients(
     results = {}
     for name, node in made.gradients.items():
         v = next(v for v in made.variables if v.name == name)
-        results[name] = of_code(_gradient(p, text, v, node))
+        results[name] = _gradient(p, text, v, node)
     setup = setup_statements(p, made, list(made.gradients.values()), finite=True, cotangents=cotangents)
     used = frozenset[str]().union(
         *(x.value.names for x in text.body if isinstance(x, Set)), *(x.names for x in results.values())
     )
-    setup += [Set((n,), Expr(f'features["{n}"]')) for n in dict.fromkeys(kept.values()) if n in used]
+    setup += [Set((n,), Fixed("features")[n]) for n in dict.fromkeys(kept.values()) if n in used]
     return Printed(setup, text.body, results)
 
 
@@ -295,7 +296,7 @@ def where_needed(printed: Printed, arguments: dict[str, str]) -> list[Statement]
     made = {x.names[0]: x for x in printed.lines if isinstance(x, Set)}
     wanted: dict[str, set[str]] = {n: set() for n in made}
 
-    def note(x: Expr, argument: str) -> None:
+    def note(x: Code, argument: str) -> None:
         for name in x.names & made.keys():
             if argument not in wanted[name]:
                 wanted[name].add(argument)
@@ -304,9 +305,9 @@ def where_needed(printed: Printed, arguments: dict[str, str]) -> list[Statement]
     for name, value in printed.results.items():
         note(value, arguments.get(name, ""))
     pairs: list[tuple[Statement, frozenset[str]]] = [(y, frozenset(wanted[n])) for n, y in made.items()]
-    pairs.append((Set(("found",), Expr("{}")), everything))
+    pairs.append((Set(("found",), EMPTY), everything))
     for n, value in printed.results.items():
-        pairs.append((Do(py('{}["{}"] = {}', ref("found"), n, value)), frozenset({arguments.get(n, "")})))
+        pairs.append((put(ref("found")[n], value), frozenset({arguments.get(n, "")})))
     out: list[Statement] = []
     for x, names in pairs:
         if not names:  # its value is in what is printed otherwise
@@ -320,10 +321,10 @@ def where_needed(printed: Printed, arguments: dict[str, str]) -> list[Statement]
     return out
 
 
-def _any_of(names: frozenset[str]) -> Expr:
+def _any_of(names: frozenset[str]) -> Code:
     if len(names) == 1:
-        return Expr(f'"{next(iter(names))}" in needs')
-    return Expr(f"needs & {{{', '.join(repr(n) for n in sorted(names))}}}")
+        return isin(said(next(iter(names))), "needs")
+    return Fixed("needs") & SetOf(tuple(map(said, sorted(names))))
 
 
 def spread_terms(x: Node) -> list[Node]:
@@ -350,7 +351,7 @@ def setup_statements(
     made: Map,
     nodes: list[Node],
     finite: bool = False,
-    cotangents: Mapping[str, str] | None = None,
+    cotangents: Mapping[str, Code] | None = None,
 ) -> list[Statement]:
     """Statements that give each leaf below the nodes its name, and each size.
 
@@ -358,33 +359,33 @@ def setup_statements(
     """
     found = {x.attrs[:2] for x in walk(*nodes) if x.op == "leaf"}
     computed = {x.attrs[:2] for n in made.results.values() if n.op != "leaf" for x in walk(n) if x.op == "leaf"}
-    out: list[Statement] = [Set(("dtype", "low"), Expr("at.dtype, at.low"))]
+    out: list[Statement] = [Set(("dtype", "low"), beside("at.dtype", "at.low"))]
     dims = {dim_of(a) for x in walk(*nodes) for a in (*x.axes, *(x.attrs if x.op == "expand" else ()))}
     dims |= {x.attrs[0] for x in walk(*nodes) if x.op == "size"}
     for dim in sorted(dims):
-        source = {"0i": "at.queries", KEY: "at.keys"}.get(dim, f'at.sizes["{dim}"]')
-        out.append(Set((f"size_{dim}",), Expr(source)))
+        source = {"0i": Fixed("at.queries"), KEY: Fixed("at.keys")}.get(dim, Fixed("at.sizes")[dim])
+        out.append(Set((f"size_{dim}",), source))
     for kind, name in sorted(found):
         base = name[:-2]
         match kind:
             case "query" | "key":
                 own = next(v for v in made.variables if v.name == name).axes
-                spread = ", spread=True" if (kind, name) in computed else ""
-                spread += ", finite=True" if finite and len(own) == 1 else ""
-                text = f'at.rows(given["{base}"]{spread})'
+                how = [Named("spread", TRUE)] if (kind, name) in computed else []
+                how += [Named("finite", TRUE)] if finite and len(own) == 1 else []
+                value: Code = made_by("at.rows", Fixed("given")[base], *how)
             case "fixed":
-                text = f'given["{base}"]'
+                value = Fixed("given")[base]
             case "parameter":
-                text = f'given["{name}"]'
+                value = Fixed("given")[name]
             case "constant":
-                text = f'constants["{name}"]'
+                value = Fixed("constants")[name]
             case "position":
-                text = f'at.position("{name}")'
+                value = made_by("at.position", said(name))
             case "cotangent":
-                text = (cotangents or {}).get(name[1:], f'cotangents["{name[1:]}"]')
+                value = (cotangents or {}).get(name[1:], Fixed("cotangents")[name[1:]])
             case _:
-                text = f'averaged["{name}"]'
-        out.append(Set((name,), Expr(text)))
+                value = Fixed("averaged")[name]
+        out.append(Set((name,), value))
     return out
 
 

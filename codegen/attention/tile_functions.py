@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..ir.code import Binary, Call, Code, Expanded, Literal, Name, Negative, call, leaf_code
+from ..ir.code import Binary, Call, Code, Expanded, Literal, Name, Negative, call
 from ..ir.code_parts import rebuilt
 from ..ir.expr import Node, add, leaf, leaves, mul, number, rename, replace, terms_of
 from ..ir.kernel_ir import Body, Let, Return, TileFunction
+from ..ir.python_code import leaf_code
 from ..printing.dialects import Triton
 from ..printing.expressions import NodePrinter
 from .feature_maps import Derivative

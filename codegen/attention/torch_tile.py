@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ..ir.code import Attribute, Code, Items, Literal, Name, call
 from ..ir.expr import Node, leaves, mul, walk
-from ..ir.launch_ir import Body, Function, Return, Statement, assign, dictionary, of_code
+from ..ir.launch_ir import Body, Function, Return, Statement, assign, takes
+from ..ir.python_code import dictionary
 from ..ir.words import Definition
 from ..printing.code_passes import finished_function
 from ..printing.launch_text import launch_definition
@@ -23,14 +24,14 @@ def torch_functions(s: Split, found: dict[Node, Derivative]) -> list[Definition]
     made: list[Statement] = []
     printer = TorchText(lambda x: x.attrs[1], made, {}, prefix="t_")
     printer.count([tile])
-    energy = of_code(_tensor(printer.aligned(tile, PAIR), tile))
+    energy = _tensor(printer.aligned(tile, PAIR), tile)
     told = "The energies of a block of pairs, [B, H, rows, keys]."
     functions = [_function("torch_energy", arguments, told, (*_eps(s, tile), *made, Return(energy)))]
     made = []
     printer = TorchText(lambda x: x.attrs[1], made, {}, prefix="t_")
     whole = {n: mul(d.factor, d.inner) for n, d in derivatives.items()}
     printer.count(whole.values())
-    results = dictionary((n, of_code(printer.aligned(g, PAIR))) for n, g in whole.items())
+    results = dictionary((n, printer.aligned(g, PAIR)) for n, g in whole.items())
     told = "dE times the energy's derivative by each of its leaves, pair by pair."
     body = (*_eps(s, *whole.values()), *made, Return(results))
     return [*functions, _function("torch_energy_gradients", ["dE", *arguments], told, body)]
@@ -41,12 +42,12 @@ def scale_function(s: Split, numbers: tuple[Node, ...]) -> Definition:
     body: list[Statement] = []
     printer = TorchText(lambda x: x.attrs[1], body, {}, prefix="t_")
     value = printer.value(mul(*numbers)) if numbers else Literal(None)
-    body.append(Return(of_code(value)))
+    body.append(Return(value))
     return _function("score_scale", s.scalars, "What multiplies the score, a number a head; None for 1.", tuple(body))
 
 
 def _function(name: str, arguments: Iterable[str], told: str, body: Body) -> Definition:
-    f = Function(name, f"({', '.join(arguments)})", told, body, frees=False)
+    f = Function(name, takes(*arguments), told, body, frees=False)
     return launch_definition(finished_function(f))
 
 

@@ -151,15 +151,6 @@ def _shape_of(p: Launch, x: Value) -> tuple[int, ...]:
     return found[1:]
 
 
-def _not(p: Launch, x: Value) -> Value:
-    where = p.truth(x)
-    return not where if isinstance(where, bool) else ~where
-
-
-def _inverted(p: Launch, x: Value) -> Value:
-    return not x if isinstance(x, bool) else ~np.atleast_1d(np.asarray(x))
-
-
 def _absolute(p: Launch, x: Value) -> Value:
     return Exact(p.entries.absolute(x.entries)) if isinstance(x, Exact) else abs(x)
 
@@ -206,16 +197,8 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "tl.exp2": lambda p, x: Exact(p.entries.function("exp2", p.number_of(x))),
     "tl.sqrt": lambda p, x: Exact(p.entries.power(p.number_of(x), Fraction(1, 2))),
     "triton.next_power_of_2": lambda p, n: 1 << (p.whole(n) - 1).bit_length(),
-    ".dtype": lambda p, x: "tl.float32" if isinstance(x, Exact | Rows | Pointer) else "tl.int32",
-    ".element_ty": lambda p, dtype: dtype,
     "tl.log2": lambda p, x: Exact(p.entries.function("log2", p.number_of(x))),
-    ".shape": _shape_of,
-    ".to": lambda p, x, dtype: p.cast(x, dtype),
-    ".load": _load_tile,
-    ".store": _store_tile,
-    "[]": lambda p, x, n: x[p.whole(n)],
     "tl.make_tensor_descriptor": lambda p, *given: Rows(*given),
-    "~": _inverted,
     "tl.trans": _transposed,
     "tl.permute": _permuted,
     "tl.cdiv": lambda p, a, b: -p.of_integers("//", -a, b),
@@ -230,5 +213,12 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "tl.associative_scan": _scan,
     "tl.reduce": _reduce,
     "float": lambda p, text: Exact(p.entries.of(float(text))),
-    "not": _not,
 }  # fmt: skip
+METHODS: dict[str, Callable[..., Any]] = {  # of a value, and what it has of these names
+    "dtype": lambda p, x: "tl.float32" if isinstance(x, Exact | Rows | Pointer) else "tl.int32",
+    "element_ty": lambda p, dtype: dtype,
+    "shape": _shape_of,
+    "to": lambda p, x, dtype: p.cast(x, dtype),
+    "load": _load_tile,
+    "store": _store_tile,
+}

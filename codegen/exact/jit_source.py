@@ -10,7 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, reduce
 
-from ..ir.code import Binary, Call, Cast, Code, Either, Expanded, Items, Literal, Load, Name, Negative
+from ..ir.code import (
+    Attribute,
+    Binary,
+    Call,
+    Cast,
+    Code,
+    Either,
+    Expanded,
+    Inverted,
+    Item,
+    Items,
+    Literal,
+    Load,
+    Method,
+    Name,
+    Negative,
+    Not,
+)
 from ..ir.kernel_ir import Barrier, Body, Do, For, If, Let, Return, Statement, Store
 
 OPERATORS: dict[type, str] = {
@@ -101,7 +118,7 @@ def _code(node: ast.expr) -> Code:
         case ast.Attribute(value=ast.Name(id="tl" | "gl" | "triton" as module), attr=name):
             return Name(f"{MODULES[module]}.{name}")
         case ast.Attribute(value=value, attr=name):
-            return Call(f".{name}", (_code(value),))
+            return Attribute(_code(value), name)
         case ast.BinOp() | ast.BoolOp() | ast.UnaryOp() | ast.Compare():
             return _operation(node)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
@@ -126,9 +143,9 @@ def _operation(node: ast.expr) -> Code:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return Negative(_code(operand))
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
-            return Call("~", (_code(operand),))
+            return Inverted(_code(operand))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return Call("not", (_code(operand),))
+            return Not(_code(operand))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             return Binary(OPERATORS[type(op)], _code(left), _code(right))
     raise NoMeaning(ast.unparse(node))
@@ -138,7 +155,7 @@ def _indexed(value: Code, index: ast.expr) -> Code:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     if all(isinstance(x, ast.Slice) or (isinstance(x, ast.Constant) and x.value is None) for x in parts):
         return Expanded(value, tuple(isinstance(x, ast.Slice) for x in parts))
-    return Call("[]", (value, _code(index)))
+    return Item(value, _code(index))
 
 
 def _call(node: ast.Call) -> Code:
@@ -155,7 +172,7 @@ def _call(node: ast.Call) -> Code:
         case ast.Attribute(value=value, attr="to"):
             return Cast(_code(value), arguments[0].text)
         case ast.Attribute(value=value, attr=name):
-            return Call(f".{name}", (_code(value), *arguments), keywords)
+            return Method(_code(value), name, arguments, keywords)
     raise NoMeaning(ast.unparse(node))
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from chunkform.errors import GateError
 
+from ..ir.code import Code
 from ..ir.launch_ir import (
     Alloc,
     Body,
@@ -22,8 +23,6 @@ from ..ir.launch_ir import (
     Define,
     Do,
     Entries,
-    Entry,
-    Expr,
     For,
     Free,
     Function,
@@ -36,6 +35,7 @@ from ..ir.launch_ir import (
     Wanted,
     expressions,
 )
+from ..ir.python_code import Entry
 
 Under = frozenset[tuple[str, bool]]  # conditions, and whether each holds
 SMALL_RANGE = "the decays of a chunk have a small range"
@@ -227,7 +227,7 @@ def _loads(x: Statement, where: Where) -> list[tuple[str, Where]]:
     return _uses(x, where)
 
 
-def _names(found: Iterable[Expr]) -> frozenset[str]:
+def _names(found: Iterable[Code]) -> frozenset[str]:
     return frozenset[str]().union(*(e.names for e in found))
 
 

@@ -33,8 +33,8 @@ from ..ir.code import (
     Code,
     Either,
     Expanded,
-    Function,
     Group,
+    Inverted,
     Item,
     Items,
     Literal,
@@ -43,7 +43,6 @@ from ..ir.code import (
     Name,
     Negative,
     Not,
-    Power,
     RoundedLike,
 )
 from ..ir.kernel_ir import (
@@ -61,8 +60,9 @@ from ..ir.kernel_ir import (
     assigned,
     reads,
 )
+from ..ir.spellings import Function, Power
 from .apart import Apart, Exact, Pointer, chosen, joined
-from .built_in import BUILT_IN, FLOATS, OPERATIONS, lined_up
+from .built_in import BUILT_IN, FLOATS, METHODS, OPERATIONS, lined_up
 from .entries import COMPARISONS, Entries, Fractions, Residues
 from .jit_source import NoMeaning, helper
 from .launch_memory import Memory, Tensor, Traffic
@@ -330,6 +330,10 @@ class _Launch:
             return not where if isinstance(where, bool) else ~where
         return Exact(self.entries.negative(value.entries)) if isinstance(value, Exact) else -value
 
+    def inverted(self, x: Inverted, names: Names) -> Value:
+        value = self.value(x.value, names)
+        return not value if isinstance(value, bool) else ~np.atleast_1d(np.asarray(value))
+
     def item(self, x: Item, names: Names) -> Value:
         return self.value(x.value, names)[self.whole(self.value(x.index, names))]
 
@@ -448,10 +452,11 @@ class _Launch:
         return self.called(function, arguments)
 
     def method(self, x: Method | Attribute, names: Names) -> Value:
-        if f".{x.name}" not in BUILT_IN:
+        if x.name not in METHODS:
             raise NoMeaning(x.text)
-        arguments = x.arguments if isinstance(x, Method) else ()
-        return BUILT_IN[f".{x.name}"](self, self.value(x.value, names), *(self.value(y, names) for y in arguments))
+        arguments, keywords = (x.arguments, x.keywords) if isinstance(x, Method) else ((), ())
+        own = [self.value(y, names) for y in (x.value, *arguments)]
+        return METHODS[x.name](self, *own, **{n: self.value(y, names) for n, y in keywords})
 
     def called(self, function: Called, arguments: list[Value]) -> Value:
         """What a function of the runtime makes of arguments: its own source says so. Sums of exponentials in logarithms have no
@@ -492,6 +497,7 @@ STATEMENTS: dict[type, Callable[..., None]] = {
 VALUES: dict[type, Callable[..., Value]] = {
     Literal: _Launch.literal, Group: _Launch.inside, CastLike: _Launch.inside,
     RoundedLike: _Launch.inside, Binary: _Launch.binary_, Negative: _Launch.unary, Not: _Launch.unary,
+    Inverted: _Launch.inverted,
     Item: _Launch.item, Items: _Launch.items, Either: _Launch.either, Cast: _Launch.cast_,
     Expanded: _Launch.expanded, Load: _Launch.load_, Function: _Launch.function_, Power: _Launch.power, Call: _Launch.call,
     Method: _Launch.method, Attribute: _Launch.method,

@@ -12,15 +12,13 @@ from fractions import Fraction
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from .functions import LIBRARIES, TABLE, TRITON
-from .quoted import filled, quoted
 from .words import Keyword, Member, Said, Words, listed, path
 
 CONDITIONAL, OR, AND, NOT, COMPARE, EITHER, DIFFER, BOTH, ADD, MUL, UNARY, ATOM = range(
     -8, 4
 )  # how tightly a text binds
 LEVELS = {
-    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!=", "is", "is not"), COMPARE),
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!=", "is", "is not", "in", "not in"), COMPARE),
     "or": OR, "and": AND, "|": EITHER, "^": DIFFER, "&": BOTH,
     "+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "@": MUL,
 }  # fmt: skip
@@ -103,6 +101,19 @@ class Code:
     def equals(self, other: Code | float | str) -> Code:
         return Binary("==", self, code(other))
 
+    def __str__(self) -> str:
+        raise TypeError(f"an expression in a string would lose what it reads: {self.text}")
+
+    def __getitem__(self, index: object) -> Code:
+        return Item(self, _index(index))
+
+    __iter__ = None  # an entry of it is an expression as well: there are as many as one asks for
+
+    @property
+    def missing(self) -> Code:
+        """Is it None?"""
+        return Binary("is", self, Literal(None))
+
     @property
     def given(self) -> Code:
         """Is it there, and not None?"""
@@ -147,18 +158,6 @@ class Code:
         return self if rank < 2 else Expanded(self, tuple(n == axis for n in range(rank)))
 
 
-@dataclass(frozen=True)
-class Text(Code):
-    """What isn't a tree: nothing is known of it but how tightly it binds."""
-
-    text: str
-    level: int = ATOM
-
-    @cached_property
-    def words(self) -> Words:
-        return quoted(self.text)
-
-
 class Tree(Code):
     """What is one; its words, and their text, are made once."""
 
@@ -198,6 +197,23 @@ class Literal(Tree):
 
     def printed(self) -> Words:
         return (Said(f'"{self.value}"') if isinstance(self.value, str) else repr(self.value),)
+
+
+@dataclass(frozen=True)
+class Decimal(Tree):
+    """A number in the digits in which a kernel has it."""
+
+    digits: str
+
+    def __post_init__(self) -> None:
+        float(self.digits)
+
+    @property
+    def level(self) -> int:
+        return UNARY if float(self.digits) < 0 else ATOM
+
+    def printed(self) -> Words:
+        return (self.digits,)
 
 
 @dataclass(frozen=True)
@@ -249,6 +265,16 @@ class Not(Tree):
 
 
 @dataclass(frozen=True)
+class Inverted(Tree):
+    """Where a mask doesn't hold, entry by entry."""
+
+    value: Code
+
+    def printed(self) -> Words:
+        return ("~", *self.value.words_at(ATOM))
+
+
+@dataclass(frozen=True)
 class Either(Tree):
     """One value or another, as a condition says that is known when the kernel is compiled."""
 
@@ -283,6 +309,22 @@ class Items(Tree):
 
 
 @dataclass(frozen=True)
+class Slice(Tree):
+    """The entries from `start` to `stop` along an axis; `rest`: all, along the axes that aren't named."""
+
+    start: Code | None = None
+    stop: Code | None = None
+    step: Code | None = None
+    rest: bool = False
+
+    def printed(self) -> Words:
+        if self.rest:
+            return ("...",)
+        start, stop, step = (() if x is None else x.words for x in (self.start, self.stop, self.step))
+        return (*start, ":", *stop, *((":", *step) if step else ()))
+
+
+@dataclass(frozen=True)
 class Starred(Tree):
     """All that a value has, one after the other."""
 
@@ -314,9 +356,11 @@ class Method(Tree):
     value: Code
     name: str
     arguments: tuple[Code, ...]
+    keywords: tuple[tuple[str, Code], ...] = ()
 
     def printed(self) -> Words:
-        arguments = listed(x.words for x in self.arguments)
+        keywords = ((Keyword(n), "=", *x.words) for n, x in self.keywords)
+        arguments = listed([*(x.words for x in self.arguments), *keywords])
         return (*self.value.words_at(ATOM), ".", Member(self.name), "(", *arguments, ")")
 
 
@@ -403,57 +447,6 @@ class Load(Tree):
 
 
 @dataclass(frozen=True)
-class Function(Tree):
-    """A function of a number, as `codegen/ir/functions.py` has it, spelt in a language."""
-
-    name: str
-    value: Code
-    language: str = TRITON
-
-    def printed(self) -> Words:
-        return filled(TABLE[self.name].spelt(self.language), [self.value.words])
-
-
-@dataclass(frozen=True)
-class Power(Tree):
-    """A power in a language of kernels, written out where it is one of a few factors, unless it is taken `by_logarithm` to base
-    two."""
-
-    value: Code
-    exponent: Fraction
-    by_logarithm: bool = False
-    language: str = TRITON
-
-    @property
-    def as_exponential(self) -> bool:
-        return self.by_logarithm or self.exponent.denominator > 2 or abs(self.exponent) > 16
-
-    @property
-    def factors(self) -> int:
-        whole, half = divmod(abs(self.exponent), 1)
-        return int(whole) + bool(half)
-
-    @property
-    def level(self) -> int:
-        if self.as_exponential:
-            return ATOM
-        return MUL if self.exponent < 0 or self.factors > 1 else ATOM
-
-    def printed(self) -> Words:
-        library = LIBRARIES[self.language]
-        if self.as_exponential:
-            template = "{0}.exp2({1} * {0}.log2({2}))" if self.by_logarithm else "{0}.exp({1} * {0}.log({2}))"
-            return filled(template, [library, repr(float(self.exponent)), self.value.words])
-        whole, half = divmod(abs(self.exponent), 1)
-        factors = [self.value.words_at(ATOM)] * int(whole)
-        factors += [filled("{}.sqrt({})", [library, self.value.words])] if half else []
-        product = listed(factors, " * ")
-        if self.exponent > 0:
-            return product
-        return ("1.0 / (", *product, ")") if len(factors) > 1 else ("1.0 / ", *product)
-
-
-@dataclass(frozen=True)
 class Raised(Tree):
     """A power as Python writes it."""
 
@@ -468,17 +461,29 @@ class Raised(Tree):
         return (*self.value.words_at(ATOM), " ** ", *self.exponent.words_at(UNARY))
 
 
+def _index(x: object) -> Code:
+    """What Python has between brackets."""
+    match x:
+        case Code():
+            return x
+        case slice(start=start, stop=stop, step=step):
+            first, last, each = (None if y is None else _index(y) for y in (start, stop, step))
+            return Slice(first, last, each)
+        case tuple():
+            return Items(tuple(map(_index, x)), bare=True)
+        case str() | int() | None:
+            return Literal(x)
+    if x is Ellipsis:
+        return Slice(rest=True)
+    raise TypeError(f"expected an expression, a string, an integer or a slice of an axis, got {x!r}")
+
+
 # --- making and reading trees ---------------------------------------------------------------------------------------
 
 
 def code(x: Code | float | str | None) -> Code:
     """A tree of what stands for one: a name, or a number."""
     return x if isinstance(x, Code) else Name(x) if isinstance(x, str) else Literal(x)
-
-
-def leaf_code(x: Code | str) -> Code:
-    """What a leaf is called: a name, or a text of which nothing is known."""
-    return x if isinstance(x, Code) else Name(x) if x.isidentifier() else Text(x)
 
 
 def call(function: str, *arguments: Code | float | str, **keywords: Code | float | str) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from .code import Binary, Code, Literal, Name, Negative, Text, fields_of
+from .code import Binary, Code, Literal, Name, Negative, fields_of
 
 
 def is_short(x: Code) -> bool:
@@ -16,8 +16,6 @@ def is_short(x: Code) -> bool:
 
 def starts_with_minus(x: Code) -> bool:
     match x:
-        case Text(text=text):
-            return text.startswith("-")
         case Negative():
             return True
         case Literal(value=int() | float() as value):
@@ -30,8 +28,6 @@ def starts_with_minus(x: Code) -> bool:
 def without_minus(x: Code) -> Code:
     """x without the minus that it starts with."""
     match x:
-        case Text(text=text, level=level):
-            return Text(text[1:], level)
         case Negative(value=value):
             return value
         case Literal(value=int() | float() as value, exact=exact):

@@ -9,38 +9,14 @@ which results a statement is wanted for (`Wanted`, `If.wanted`). Sizes, the conf
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
-from .code import Code
+from .code import Code, Literal, Name
 from .expr import plain_name
-from .quoted import filled, parameters, quoted
-from .words import Bound, Words
+from .python_code import Entry, EntryName, Fixed, Part, SetOf, isin, of, said
 
 
-@dataclass(frozen=True)
-class Expr:
-    """A Python expression, and the names in it that statements of the function assign. `made_of`: a tree, or a template and
-    its parts."""
-
-    text: str
-    names: frozenset[str] = frozenset()
-    made_of: Code | tuple[str, tuple[Expr | str, ...]] | None = field(default=None, compare=False, repr=False)
-
-    @cached_property
-    def words(self) -> Words:
-        if self.made_of is None:
-            return quoted(self.text)
-        if isinstance(self.made_of, Code):
-            return self.made_of.words
-        template, parts = self.made_of
-        return filled(template, [x.words if isinstance(x, Expr) else x for x in parts])
-
-    def __str__(self) -> str:
-        raise TypeError(f"an expression in a string would lose what it reads: {self.text}; use py(..)")
-
-
-def assign_groups(groups: Iterable[tuple[str, ...]], value: Expr) -> Set:
+def assign_groups(groups: Iterable[tuple[str, ...]], value: Code) -> Set:
     """Names are those in tuples, of which the value is a tuple."""
     found = tuple(groups)
     return Set(tuple(n for x in found for n in x), value, groups=found)
@@ -48,30 +24,15 @@ def assign_groups(groups: Iterable[tuple[str, ...]], value: Expr) -> Set:
 
 def assign(names: str | tuple[str, ...], value: Code, several: bool = False) -> Set:
     """names = value; `several`: the value is a tuple, of one name too."""
-    return Set((names,) if isinstance(names, str) else names, of_code(value), several=several)
+    return Set((names,) if isinstance(names, str) else names, value, several=several)
 
 
-def of_code(x: Code) -> Expr:
-    """An expression that is a tree, with the names that it reads."""
-    return Expr(x.text, x.names, x)
+NONE = Literal(None)
 
 
-NONE = Expr("None")
-
-
-def ref(name: str) -> Expr:
+def ref(name: str) -> Name:
     """What a statement has given this name."""
-    return Expr(name, frozenset({name}))
-
-
-class Entry(str):
-    """What stands for an entry of a dictionary, of this name, where statements read or assign it."""
-
-    def __new__(cls, table: str, key: str) -> Entry:
-        return super().__new__(cls, f'{table}["{key}"]')
-
-    def __init__(self, table: str, key: str) -> None:
-        self.table, self.key = table, key
+    return EntryName(name) if isinstance(name, Entry) else Name(name)
 
 
 class Entries(str):
@@ -84,47 +45,32 @@ class Entries(str):
         self.table, self.names_of = table, names_of
 
 
-def entry(table: str, key: str) -> Expr:
+def entry(table: str, key: str) -> EntryName:
     """An entry of a dictionary."""
-    name = Entry(table, key)
-    return Expr(str(name), frozenset({name}))
+    return EntryName(Entry(table, key))
 
 
-def item(table: str, key: str) -> Expr:
+def item(table: str, key: str) -> Code:
     """An entry of a dictionary that the function has made as a whole: whoever reads it reads the dictionary."""
-    return Expr(f'{table}["{key}"]', frozenset({table}), ('{}["{}"]', (ref(table), key)))
+    return ref(table)[key]
 
 
-def py(template: str, *parts: Expr | str | int) -> Expr:
-    """An expression of others, put where the template has {}; words are strings."""
-    texts = [x.text if isinstance(x, Expr) else str(x) for x in parts]
-    names = frozenset[str]().union(*(x.names for x in parts if isinstance(x, Expr)))
-    made_of = template, tuple(x if isinstance(x, Expr) else str(x) for x in parts)
-    return Expr(template.format(*texts), names, made_of)
+def put(target: Code, value: Code, sign: str = "=", stores: frozenset[str] = frozenset()) -> Do:
+    """What is at a place is another value from here on, or has one added."""
+    return Do(value, stores, target, sign)
 
 
-def joined(parts: Iterable[Expr | str], separator: str = ", ") -> Expr:
-    """Expressions one after the other."""
-    found = list(parts)
-    return py(separator.join(["{}"] * len(found)), *found)
-
-
-def dictionary(entries: Iterable[tuple[str, Expr]]) -> Expr:
-    """A dictionary with these entries."""
-    return py("{{{}}}", joined(py('"{}": {}', n, x) for n, x in entries))
-
-
-def in_needs(result: str) -> Expr:
+def in_needs(result: str) -> Code:
     """The condition that a result is wanted."""
-    return Expr(f'"{result}" in needs')
+    return isin(said(result), "needs")
 
 
-def any_wanted(wanted: frozenset[str] | set[str]) -> Expr:
+def any_wanted(wanted: frozenset[str] | set[str]) -> Code:
     """The condition that one of these results is wanted."""
-    return Expr("needs & {" + ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name)) + "}")
+    return Fixed("needs") & SetOf(tuple(said(n) for n in sorted(wanted, key=plain_name)))
 
 
-SOME = Expr("some")
+SOME = Fixed("some")
 
 
 @dataclass(frozen=True)
@@ -134,13 +80,13 @@ class Alloc:
     `like`, which is on the same device."""
 
     name: str
-    shape: Expr
-    dtype: str | None = "torch.float32"
-    when: Expr | None = None
-    unless: Expr | None = None
-    instead: Expr | None = None
-    entry: Expr | None = None
-    like: Expr = SOME
+    shape: Code
+    dtype: str | Code | None = "torch.float32"
+    when: Code | None = None
+    unless: Code | None = None
+    instead: Code | None = None
+    entry: Code | None = None
+    like: Code = SOME
 
 
 @dataclass(frozen=True)
@@ -150,7 +96,7 @@ class Set:
     that of the value lay. `empty`: these are dictionaries that have no entries yet."""
 
     names: tuple[str, ...]
-    value: Expr
+    value: Code
     in_place: bool = False
     each: bool = False
     groups: tuple[tuple[str, ...], ...] = ()
@@ -177,7 +123,7 @@ class Call:
 
     names: tuple[str, ...]
     function: str
-    arguments: tuple[Expr, ...]
+    arguments: tuple[Code, ...]
     lines: bool = False
 
 
@@ -186,7 +132,7 @@ class Define:
     """names = value, for words: sizes, the configuration, the layout of chunks, of which nothing is freed."""
 
     names: tuple[str, ...]
-    value: Expr
+    value: Code
 
 
 STEPS, HEADS, TILES = "steps", "heads", "tiles"
@@ -197,14 +143,14 @@ class Passed:
     """An argument of a launch; does the kernel load what it is given, and does it store there? `over`: of what programs differ
     in, that which the places differ in where it stores. `wanted`: the results that it is given for, if not for any."""
 
-    value: Expr
+    value: Code
     loads: bool = True
     stores: bool = False
     over: frozenset[str] = frozenset()
     wanted: frozenset[str] | None = None
 
 
-def stored(value: Expr, tiles: bool = False) -> Passed:
+def stored(value: Code, tiles: bool = False) -> Passed:
     """An argument that a kernel stores to alone, each program to places of its own; if there are `tiles`, each of these."""
     return Passed(value, loads=False, stores=True, over=frozenset({STEPS, HEADS, *([TILES] if tiles else [])}))
 
@@ -218,11 +164,11 @@ class Launch:
     stores what it makes of the chunks whose decays have a small range, or (False) of the others; None: of all."""
 
     kernel: str
-    grid: Expr
+    grid: Code
     arguments: tuple[Passed, ...]
-    places: tuple[Expr, ...]
-    words: tuple[tuple[str, Expr], ...]
-    more: tuple[tuple[str, Expr], ...] = ()
+    places: tuple[Code, ...]
+    words: tuple[tuple[str, Code], ...]
+    more: tuple[tuple[str, Code], ...] = ()
     programs: frozenset[str] = frozenset({STEPS, HEADS})
     roles: tuple[str, ...] = ()
     chooser: str = "launch_with_roles"
@@ -243,21 +189,28 @@ class Update:
     """name |= value, for a dictionary."""
 
     name: str
-    value: Expr
+    value: Code
 
 
 @dataclass(frozen=True)
 class Do:
-    """What assigns no name: an entry is set, or a function called for what it does. `stores`: names of room that it
-    stores to, each time to a part of its own, or `Entries`, where a loop sets one at a time."""
+    """What assigns no name: an entry is set to a value, or added to, as `sign` has it; or a function is called for what it does.
+    `stores`: names of room that it stores to, each time to a part of its own, or `Entries`, where a loop sets one at a time."""
 
-    text: Expr
+    value: Code
     stores: frozenset[str] = frozenset()
+    target: Code | None = None
+    sign: str = "="
+
+
+@dataclass(frozen=True)
+class Break:
+    """No more rounds of the loop."""
 
 
 @dataclass(frozen=True)
 class Return:
-    value: Expr | Call
+    value: Code | Call
 
 
 @dataclass(frozen=True)
@@ -271,7 +224,7 @@ class Free:
 class If:
     """`wanted`: the results that the body is for, where the condition says that one of these is wanted."""
 
-    condition: Expr
+    condition: Code
     body: Body
     otherwise: Body = ()
     comment: str = ""
@@ -313,35 +266,68 @@ class For:
     there; the others are words, or what a function in `over` makes of tensors."""
 
     names: tuple[str, ...]
-    over: Expr
+    over: Code
     body: Body
     tensors: tuple[str, ...] = ()
 
 
 Statement = (
-    Alloc | Set | Table | Call | Define | Launch | Update | Do | Return | Free | If | Wanted | For | Note | Local
+    Alloc
+    | Set
+    | Table
+    | Call
+    | Define
+    | Launch
+    | Update
+    | Do
+    | Break
+    | Return
+    | Free
+    | If
+    | Wanted
+    | For
+    | Note
+    | Local
 )
 Body = tuple[Statement, ...]
 
 
 @dataclass(frozen=True)
-class Function:
-    """A function. `results` are all that may be wanted of it; `frees`: it lets go of large tensors on the way."""
+class Given:
+    """What a function is given, under this name, or what it is where it isn't given. `type` and `named`: how it is annotated, and
+    whether it is given by name alone."""
 
     name: str
-    head: str
+    default: Code | None = None
+    type: str = ""
+    named: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"expected a name, got {self.name!r}")
+
+
+def takes(*names: str, **defaults: Part) -> tuple[Given, ...]:
+    """What a function is given; those that may be left out are last, with what they are then."""
+    return (*map(Given, names), *(Given(n, of(x)) for n, x in defaults.items()))
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function. `results` are all that may be wanted of it; `frees`: it lets go of large tensors on the way; `returns`: the
+    type of what it returns, where it is annotated."""
+
+    name: str
+    given: tuple[Given, ...]
     doc: str
     body: Body
     results: frozenset[str] = frozenset()
     frees: bool = True
-
-    @property
-    def head_words(self) -> Words:
-        return parameters(self.head)
+    returns: str = ""
 
     @property
     def parameters(self) -> frozenset[str]:
-        return frozenset(str(x) for x in self.head_words if isinstance(x, Bound))
+        return frozenset(x.name for x in self.given)
 
 
 def inner(x: Statement) -> Body:
@@ -361,7 +347,7 @@ def statements(body: Iterable[Statement]) -> Iterator[Statement]:
         yield from statements(inner(x))
 
 
-def expressions(x: Statement) -> list[Expr]:
+def expressions(x: Statement) -> list[Code]:
     """The expressions of a statement itself, without those of the statements inside it."""
     match x:
         case Alloc():
@@ -370,7 +356,7 @@ def expressions(x: Statement) -> list[Expr]:
             return [e for y in entries for e in expressions(y)]
         case Return(value=Call(arguments=arguments)):
             return [*arguments]
-        case Set(value=value) | Define(value=value) | Return(value=Expr() as value):
+        case Set(value=value) | Define(value=value) | Return(value=Code() as value):
             return [value]
         case Call(arguments=arguments):
             return [*arguments]
@@ -378,14 +364,14 @@ def expressions(x: Statement) -> list[Expr]:
             return [grid, *(a.value for a in arguments), *places, *(w for _, w in (*words, *more))]
         case Update(name=name, value=value):
             return [ref(name), value]
-        case Do(text=text):
-            return [text]
+        case Do(value=value, target=target):
+            return [value] if target is None else [target, value]
         case If(condition=condition):
             return [condition]
         case For(over=over):
             return [over]
-        case Local(function=function):
-            return [Expr(function.name, x.outer)]
+        case Local():
+            return [*map(ref, sorted(x.outer))]
     return []
 
 

@@ -90,7 +90,12 @@ def definition(lines: Iterable[Words], end: str = "") -> Definition:
 
 @lru_cache(1 << 14)
 def path(name: str, kind: type[Word] = Read) -> Words:
-    """A name, or what a module has of it, such as tl.dot."""
+    """A name, or what a module has of it, such as tl.dot.
+
+    Raises ValueError where it is anything else: an expression in a string would hide what it reads.
+    """
+    if not all(x.isidentifier() for x in name.split(".")):
+        raise ValueError(f"expected a name, got {name!r}")
     first, *rest = name.split(".")
     return (kind(first), *(y for x in rest for y in (".", Member(x))))
 

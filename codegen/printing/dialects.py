@@ -18,24 +18,23 @@ from ..ir.code import (
     Call,
     Code,
     Expanded,
-    Function,
     Group,
     Items,
     Literal,
     Method,
     Name,
     Negative,
-    Power,
     Raised,
     atom,
     call,
-    leaf_code,
     shape,
     where,
     zeros,
 )
 from ..ir.code_parts import walk_code
 from ..ir.functions import TABLE, TORCH, TRITON
+from ..ir.python_code import leaf_code
+from ..ir.spellings import Function, Power, repeats
 from .terms import Axes, Positions
 
 NOTHING = Literal(0.0)
@@ -86,9 +85,9 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True)
 class Torch:
-    """Torch. `size_text` gives the text of a dim's size; `like` is a tensor with the values' dtype and device."""
+    """Torch. `size_text`: a dim's size; `like` is a tensor with the values' dtype and device."""
 
-    size_text: Callable[[str], str]
+    size_text: Callable[[str], str | Code]
     like: str
     masked = False
     METHODS: ClassVar = {
@@ -141,7 +140,7 @@ class Torch:
         return Raised(value, Literal(n.numerator if n.denominator == 1 else float(n)))
 
     def repeats(self, name: str) -> bool:
-        return TABLE[name].repeats(TORCH)
+        return repeats(name, TORCH)
 
     def function(self, name: str, value: Code, uniform: bool) -> Code:
         if uniform:
@@ -293,7 +292,7 @@ class Triton:
         return Power(value, n)
 
     def repeats(self, name: str) -> bool:
-        return TABLE[name].repeats(TRITON)
+        return repeats(name, TRITON)
 
     def function(self, name: str, value: Code, uniform: bool) -> Code:
         return Function(name, value)

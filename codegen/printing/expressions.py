@@ -19,11 +19,12 @@ import mpmath
 import sympy
 
 from ..exact.rationals import Rationals
-from ..ir.code import Call, Code, Literal, Name, Negative, leaf_code
+from ..ir.code import Call, Code, Literal, Name, Negative
 from ..ir.code_parts import is_short, starts_with_minus
 from ..ir.evaluate import evaluate
 from ..ir.expr import Node, identifier, plain_name
 from ..ir.functions import KEEP_ZERO, TABLE
+from ..ir.python_code import leaf_code
 from .dialects import Dialect, Operand, Torch, Triton
 from .terms import Axes, Positions, Term, Terms, below, storage_order
 from .walk import Walk, summed

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.code import Call, Cast, Code, Function, Literal, Load, Name, Power, call, code, shape, times
+from ..ir.code import Call, Cast, Code, Literal, Load, Name, call, code, shape, times
 from ..ir.code_parts import rebuilt
 from ..ir.functions import GLUON
+from ..ir.spellings import Function, Power
 from ..ir.warp_schedule import Barriers, Buffer, Ring, Tile
 
 STAGES, WARPS, TOGETHER = "STAGES", "WARPS", "TOGETHER"

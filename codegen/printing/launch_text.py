@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..ir.code import Code
 from ..ir.launch_ir import (
     Alloc,
     Body,
+    Break,
     Call,
     Define,
     Do,
-    Entry,
-    Expr,
     For,
     Free,
     Function,
+    Given,
     If,
     Launch,
     Local,
@@ -25,10 +26,11 @@ from ..ir.launch_ir import (
     Table,
     Update,
 )
-from ..ir.quoted import quoted
+from ..ir.python_code import Entry, of
 from ..ir.warp_schedule import with_roles_name
 from ..ir.words import (
     Bound,
+    Default,
     Defined,
     Definition,
     Keyword,
@@ -63,7 +65,21 @@ def statement(x: Set | Call) -> Definition:
 
 def _function(f: Function, name: Word) -> list[Words]:
     doc: list[Words] = [(Said(f'"""{f.doc}"""'),)] if f.doc else []
-    return [("def ", name, *f.head_words, ":"), *inset([*doc, *word_lines(f.body)])]
+    returns = (f" -> {f.returns}",) if f.returns else ()
+    return [("def ", name, "(", *_given(f.given), ")", *returns, ":"), *inset([*doc, *word_lines(f.body)])]
+
+
+def _given(given: Sequence[Given]) -> Words:
+    """What stands between the parentheses of a function."""
+    before, after = ([_parameter(x) for x in given if x.named == named] for named in (False, True))
+    return listed([*before, *([("*",), *after] if after else [])])
+
+
+def _parameter(x: Given) -> Words:
+    kind = (": ", x.type) if x.type else ()
+    if x.default is None:
+        return (Bound(x.name), *kind)
+    return (Default(x.name), *kind, " = " if x.type else "=", *x.default.words)
 
 
 def lines_of(body: Body) -> list[str]:
@@ -102,11 +118,13 @@ def _lines(x: Statement) -> list[Words]:
             return _launch(x)
         case Update(name, value):
             return [(Bound(name), " |= ", *value.words)]
-        case Do(text):
-            return [text.words]
+        case Do(value, _, target, sign):
+            return [value.words if target is None else (*target.words, f" {sign} ", *value.words)]
+        case Break():
+            return [("break",)]
         case Return(Call(_, function, arguments)):
             return [("return ", *path(function), "("), *inset([listed(a.words for a in arguments)]), (")",)]
-        case Return(Expr() as value):
+        case Return(Code() as value):
             return [("return ", *value.words)]
         case Free(names):
             return [(*listed(map(_target, names), " = "), " = None")]
@@ -131,7 +149,7 @@ def _block(x: Statement) -> list[Words]:
 
 def _alloc(x: Alloc) -> Words:
     """What makes room."""
-    dtype = () if x.dtype is None else (", ", Keyword("dtype"), "=", *quoted(x.dtype))
+    dtype = () if x.dtype is None else (", ", Keyword("dtype"), "=", *of(x.dtype).words)
     made = (*x.like.words, ".", Member("new_empty"), "((", *x.shape.words, ")", *dtype, ")")
     if x.when is not None:
         made = (*made, " if ", *x.when.words, " else None")
@@ -142,7 +160,7 @@ def _alloc(x: Alloc) -> Words:
     return made
 
 
-def _called(function: str, arguments: tuple[Expr, ...]) -> Words:
+def _called(function: str, arguments: tuple[Code, ...]) -> Words:
     return (*path(function), "(", *listed(a.words for a in arguments), ")")
 
 
@@ -150,7 +168,7 @@ def _target(name: str) -> Words:
     """What is assigned: a name, or an entry of something."""
     if isinstance(name, Entry):
         return (Read(name.table), "[", Said(f'"{name.key}"'), "]")
-    return (Bound(name),) if name.isidentifier() else quoted(name)
+    return (Bound(name),)
 
 
 def _targets(names: tuple[str, ...]) -> Words:

@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..ir.code import Code, Literal
+from ..ir.python_code import FALSE, said
+
+NONE = Literal(None)
 TENSOR = "torch.Tensor"
 MAYBE = f"{TENSOR} | None"
 OPTIONS = {  # what an op of states takes after its own arguments: name -> type, default
-    "initial_state": (MAYBE, "None"),
-    "output_final_state": ("bool", "False"),
-    "cu_seqlens": (MAYBE, "None"),
-    "context_parallel": ("object", "None"),
-    "recompute": ("str", '"auto"'),
-    "precision": ("str", '"default"'),
-    "state_dtype": ("torch.dtype | None", "None"),
-    "backend": ("str | None", "None"),
-    "deterministic": ("bool", "False"),
+    "initial_state": (MAYBE, NONE),
+    "output_final_state": ("bool", FALSE),
+    "cu_seqlens": (MAYBE, NONE),
+    "context_parallel": ("object", NONE),
+    "recompute": ("str", said("auto")),
+    "precision": ("str", said("default")),
+    "state_dtype": ("torch.dtype | None", NONE),
+    "backend": ("str | None", NONE),
+    "deterministic": ("bool", FALSE),
 }
 CHOICES = {  # what strings may be, for those who can say it (a stub)
     "recompute": 'Literal["auto", "always", "never"]',
@@ -34,11 +38,11 @@ class Parameter:
 
     name: str
     type: str
-    default: str | None = None
+    default: Code | None = None
     named: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.type}" + ("" if self.default is None else f" = {self.default}")
+        return f"{self.name}: {self.type}" + ("" if self.default is None else f" = {self.default.text}")
 
 
 def listed(parameters: Iterable[Parameter]) -> str:
@@ -48,13 +52,13 @@ def listed(parameters: Iterable[Parameter]) -> str:
     return ", ".join([*before, *(["*", *after] if after else [])])
 
 
-def tensor(name: str, default: str | None = None) -> Parameter:
+def tensor(name: str, default: Code | None = None) -> Parameter:
     return Parameter(name, TENSOR if default is None else MAYBE, default)
 
 
 def constant(name: str, default: object) -> Parameter:
     """A number of the op, given by name."""
-    return Parameter(name, "float", None if default is None else repr(float(default)), True)  # type: ignore[arg-type]
+    return Parameter(name, "float", None if default is None else Literal(float(default)), True)  # type: ignore[arg-type]
 
 
 def states(count: int, single: str = MAYBE) -> str:
@@ -74,14 +78,14 @@ def options(count: int) -> list[Parameter]:
     found = [Parameter(n, kind, default) for n, (kind, default) in OPTIONS.items()]
     if not count:
         return [p for p in found if p.name in ("precision", "backend", "deterministic")]
-    return [Parameter("initial_state", states(count), "None"), *found[1:]]
+    return [Parameter("initial_state", states(count), NONE), *found[1:]]
 
 
 def step_options(outputs: int) -> list[Parameter]:
     """The options of an op's decoding step."""
     out = MAYBE if outputs == 1 else f"tuple[{', '.join([TENSOR] * outputs)}] | None"
     others = [Parameter(n, *OPTIONS[n]) for n in ("state_dtype", "backend", "deterministic")]
-    return [Parameter("inplace", "bool", "False"), Parameter("out", out, "None"), *others]
+    return [Parameter("inplace", "bool", FALSE), Parameter("out", out, NONE), *others]
 
 
 def result(outputs: int, last: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
-from .parameters import CHOICES, TENSOR, Parameter, listed
+from .parameters import CHOICES, NONE, TENSOR, Parameter, listed
 
 HEAD = '''"""The ops of the catalogue, for type checkers.
 
@@ -82,8 +82,8 @@ class Stub:
             for given, returned in self._steps():
                 lines += ["    @overload", f"    def step({_listed(given)}) -> {returned}: ..."]
             parameters = self.step[0]
-            rows = Parameter("state_indices", f"{TENSOR} | None", "None", named=True)
-            keep = Parameter("keep", 'Literal["replay", "copies"] | None', "None", named=True)
+            rows = Parameter("state_indices", f"{TENSOR} | None", NONE, named=True)
+            keep = Parameter("keep", 'Literal["replay", "copies"] | None', NONE, named=True)
             drafted = [p for p in parameters if p.name not in ("inplace", "deterministic")]
             small = [
                 replace(p, type="SmallPool") if p.name == "state" else p for p in drafted if p.name != "state_dtype"
@@ -127,7 +127,7 @@ class Stub:
         parameters, name = self.step
         rows = Parameter("state_indices", TENSOR, None, named=True)
         yield (
-            [*parameters, replace(rows, type=f"{TENSOR} | None", default="None")],
+            [*parameters, replace(rows, type=f"{TENSOR} | None", default=NONE)],
             f"{name}[{_short(self.states or '')}]",
         )
         taken = ("inplace", "state_dtype", "deterministic")

@@ -18,11 +18,11 @@ from ..ir.code import (
     Raised,
     atom,
     call,
-    leaf_code,
     product,
 )
 from ..ir.expr import Node, dim_of, factors_of, leaves, walk
 from ..ir.launch_ir import Statement, assign
+from ..ir.python_code import leaf_code
 from .dialects import TorchOfChunks, along_axes, einsum, matmul, moved
 from .walk import Walk, summed
 

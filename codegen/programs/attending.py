@@ -16,12 +16,14 @@ from chunkform.spec.language.attention import SIDES
 
 from ..attention.check import definition
 from ..attention.compiled import CompiledAttention
-from ..attention.emit import IMPORTS, definitions, signature_text
+from ..attention.emit import IMPORTS, definitions, signature
 from ..attention.gates import run_definition
 from ..attention.lower import KEY, QUERY, Lowered
+from ..ir.code import Literal
 from ..ir.evaluate import Arithmetic, ArrayNumbers, Dual, Pair, V
 from ..ir.expr import fn
-from ..ir.launch_ir import NONE, Expr, Function, Return, Set, joined, py
+from ..ir.launch_ir import NONE, Code, Function, Return, Set, takes
+from ..ir.python_code import Fixed, Part, Spread, dictionary, made_by, said
 from ..ir.step_program import StepProgram, Var, axes_of
 from ..ir.words import Definitions, defined
 from ..printing.launch_text import launch_definition, statement
@@ -98,34 +100,40 @@ def attention_parts(op: AttentionOperation) -> Definitions:
 
 def pass_functions(op: AttentionOperation, backend: str) -> Definitions:
     """The two functions of a backend that a program calls."""
-    numbers = joined([py('"{}": {}', n, repr(x)) for n, x in op.numbers])
+    numbers = dictionary((n, Literal(x)) for n, x in op.numbers)
+    everything = dictionary([Spread(Fixed("given")), Spread(Fixed("constants")), Spread(numbers)])
     name, attention = f"{backend}_{op.name}", f"{op.name}_ATTENTION"
-    found = py('attended({}, "{}", {{**given, **constants, **{{{}}}}})', attention, backend, numbers)
-    given = Set(("given",), py("{{**given, **constants, **{{{}}}}}", numbers))
-    back = py('attended_backward({}, "{}", given, saved, cotangents, needs)', attention, backend)
+    found = made_by(
+        "attended",
+        attention,
+        said(backend),
+        everything,
+    )
+    given = Set(("given",), everything)
+    back = made_by("attended_backward", attention, said(backend), "given", "saved", "cotangents", "needs")
     told = "Averages of this step and those before.", "Gradients of what is attended, and of what attends."
-    head = "(given, states, constants, saved, cotangents, final_cotangents, needs)"
-    forward = Function(f"{name}_forward", "(given, states, constants)", told[0], (Return(found),), frees=False)
-    backward = Function(f"{name}_backward", head, told[1], (given, Return(back)), frees=False)
+    given_back = takes("given", "states", "constants", "saved", "cotangents", "final_cotangents", "needs")
+    forward = Function(f"{name}_forward", takes("given", "states", "constants"), told[0], (Return(found),), frees=False)
+    backward = Function(f"{name}_backward", given_back, told[1], (given, Return(back)), frees=False)
     return launch_definition(forward), launch_definition(backward)
 
 
-def _constructed(c: CompiledAttention, known: Container[str]) -> Expr:
+def _constructed(c: CompiledAttention, known: Container[str]) -> Code:
     """The call that makes the attention of its functions."""
     maps = [
         n for n in ("features", "feature_gradients", "outputs", "output_gradients", "kernel_features") if n in known
     ]
-    moved = NONE
+    moved: Code = NONE
     if c.moved is not None:
         from ..attention.emit import moved_sizes
 
         own, to = moved_sizes(c)
         more = ["moved_kernel_features"] if "moved_kernel_features" in known else []
-        given = ["moved_features", "moved_feature_gradients", f'"{own}"', f'"{to}"', *more]
-        moved = py("Moved({})", joined(given))
-    both = "triton_forward_and_output" if "triton_forward_and_output" in known else "None"
+        given: list[Part] = ["moved_features", "moved_feature_gradients", said(own), said(to), *more]
+        moved = made_by("Moved", *given)
+    both = "triton_forward_and_output" if "triton_forward_and_output" in known else NONE
     functions = "torch_energy", "torch_energy_gradients", "triton_forward", "triton_backward"
-    return py("attention_of({})", joined([signature_text(c), py("Maps({})", joined(maps)), *functions, both, moved]))
+    return made_by("attention_of", signature(c), made_by("Maps", *maps), *functions, both, moved)
 
 
 # --- what it computes, exactly and in torch --------------------------------------------------------------------------------
@@ -153,7 +161,7 @@ def defined_attention(
     return {n: found[n] for n in p.outputs}
 
 
-def _number(x: sympy.Expr, m: Arithmetic[V], sizes: dict[str, int]) -> V:
+def _number(x: sympy.Code, m: Arithmetic[V], sizes: dict[str, int]) -> V:
     x = x.subs({s: sizes[str(s)] for s in x.free_symbols})
     if x.is_Rational or x.is_Float:
         return m.const(Fraction(str(x)))

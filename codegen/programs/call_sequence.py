@@ -8,11 +8,12 @@ from collections.abc import Iterable
 
 from chunkform.spec.language.methods import cg, neumann
 
+from ..ir.code import Attribute, Literal, Name
 from ..ir.expr import plain_name
 from ..ir.launch_ir import (
     Call,
+    Code,
     Do,
-    Expr,
     Free,
     Function,
     If,
@@ -21,12 +22,26 @@ from ..ir.launch_ir import (
     Return,
     Set,
     Statement,
-    dictionary,
     entry,
     item,
-    joined,
-    py,
     ref,
+    takes,
+)
+from ..ir.python_code import (
+    EMPTY,
+    TRUE,
+    Lambda,
+    Named,
+    Part,
+    Spread,
+    a_list,
+    beside,
+    choice,
+    dictionary,
+    made_by,
+    method,
+    of,
+    said,
 )
 from ..ir.words import Definitions, apart
 from ..printing.code_passes import finished_function
@@ -73,31 +88,31 @@ class _Calls:
         """The name of what a solve found, before it was rounded."""
         return f"{self.local(q)}_fine"
 
-    def value(self, q: str) -> Expr:
+    def value(self, q: str) -> Code:
         return entry("given", q) if q in self.g.arguments else ref(self.local(q))
 
     def on(self, n: Node) -> str:
         """The backend whose functions an op has."""
         return "torch" if self.backend == "triton" and n.op.is_map else self.backend
 
-    def given(self, n: Node, extra: dict[str, Expr] | None = None) -> Expr:
+    def given(self, n: Node, extra: dict[str, Code] | None = None) -> Code:
         constants = {v.name for v in n.op.compiled.step.variables if v.kind == "constant"}
         fine = self.texts.given.get(n.op.name, ()) if isinstance(n, OpNode) else ()
         values = {own: ref(self.fine(q)) if own in fine else self.value(q) for own, q in n.inputs.items()}
         if n.name in self.g.wide:
-            values = {own: py("wide({})", x) for own, x in values.items()}
+            values = {own: made_by("wide", x) for own, x in values.items()}
         return dictionary([*((own, x) for own, x in values.items() if own not in constants), *(extra or {}).items()])
 
-    def constants(self, n: Node) -> Expr:
+    def constants(self, n: Node) -> Code:
         names = {v.name: n.inputs[v.name] for v in n.op.compiled.step.variables if v.kind == "constant"}
         if all(a == b for a, b in names.items()):
             return ref("constants")
         return dictionary((a, entry("constants", b)) for a, b in names.items())
 
-    def start(self, n: Node) -> Expr:
+    def start(self, n: Node) -> Code:
         inverted = n.inverted if isinstance(n, OpNode) else frozenset()
-        starts = {own: py('{}.get("{}")', STATES, s) for own, s in n.states.items()}
-        return dictionary((own, py("inverted({})", x) if own in inverted else x) for own, x in starts.items())
+        starts = {own: method(STATES, "get", said(s)) for own, s in n.states.items()}
+        return dictionary((own, made_by("inverted", x) if own in inverted else x) for own, x in starts.items())
 
     def has_kernel(self, n: SolveNode) -> bool:
         return self.backend == "triton" and n.op.name not in self.texts.reasons and isinstance(n.method, cg)
@@ -119,15 +134,14 @@ class _Calls:
 
     # --- statements -------------------------------------------------------------------------------------------------
 
-    def call(self, names: Iterable[str], called: str, *arguments: Expr | str) -> None:
+    def call(self, names: Iterable[str], called: str, *arguments: Part) -> None:
         """names = called(arguments)"""
-        given = tuple(x if isinstance(x, Expr) else Expr(x) for x in arguments)
-        self.body.append(Call(tuple(names), called, given))
+        self.body.append(Call(tuple(names), called, tuple(map(of, arguments))))
 
-    def add(self, q: str, gradient: Expr) -> None:
-        self.body.append(Do(py('{}.add("{}", {})', SUMS, q, gradient)))
+    def add(self, q: str, gradient: Code) -> None:
+        self.body.append(Do(method(SUMS, "add", said(q), gradient)))
 
-    def matrix(self, n: SolveNode) -> Expr:
+    def matrix(self, n: SolveNode) -> Name:
         """The name of what is known of a solve's matrix; made here, unless a solve with the same matrix came before."""
         key = _key(n)
         if key not in self.matrices:
@@ -137,14 +151,14 @@ class _Calls:
             self.call((f"{name}_matrix", f"{name}_last"), made, *self.matrix_given(n), *right)
         return ref(f"{self.matrices[key]}_matrix")
 
-    def matrix_given(self, n: Node) -> tuple[Expr, ...]:
+    def matrix_given(self, n: Node) -> tuple[Code, ...]:
         return self.given(n), self.start(n), self.constants(n)
 
-    def by_cg(self, n: SolveNode, right: Expr, names: Iterable[str], options: Iterable[str] = ()) -> None:
+    def by_cg(self, n: SolveNode, right: Code, names: Iterable[str], options: Iterable[int] = ()) -> None:
         """One solve by conjugate gradients: by a kernel where there is one."""
-        method, matrix = n.method, self.matrix(n)
-        assert isinstance(method, cg)
-        ends = str(method.steps), str(method.tolerance)
+        matrix = self.matrix(n)
+        assert isinstance(n.method, cg)
+        ends = n.method.steps, n.method.tolerance
         if self.has_kernel(n):
             made = function(n.op, "triton", "solve")
             self.call(names, made, self.given(n), self.constants(n), matrix, right, *ends, *options)
@@ -155,8 +169,8 @@ class _Calls:
         """Where what a kernel's solve finds goes in float32."""
         return (f"{name}_fine",) if n.name in self.texts.fine else ("_",) if self.has_kernel(n) else ()
 
-    def step(self, n: SolveNode) -> Expr:
-        return self.value(n.step) if isinstance(n.step, str) else Expr(repr(1.0 if n.step is None else n.step))
+    def step(self, n: SolveNode) -> Code:
+        return self.value(n.step) if isinstance(n.step, str) else Literal(1.0 if n.step is None else n.step)
 
     # --- the function -----------------------------------------------------------------------------------------------
 
@@ -166,14 +180,10 @@ class _Calls:
         body = self.body
         if self.backend == "torch":
             steps = [v.name for v in self.c.spec.step.variables if v.kind in ("input", "decay")]
-            handed: list[Expr | str] = [
-                name,
-                py("[{}]", joined(f'"{n}"' for n in steps)),
-                *map(ref, (*given, "packed")),
-            ]
-            by_length = Return(py("{}_by_length({})", kind, joined(handed)))
-            body = [If(py("{} is not None", ref("packed")), (by_length,)), *body]
-        return Function(name, f"({', '.join(given)}, packed=None)", doc, tuple(body), frees=False)
+            handed: tuple[Part, ...] = (name, a_list(*map(said, steps)), *map(ref, (*given, "packed")))
+            by_length = Return(made_by(f"{kind}_by_length", *handed))
+            body = [If(ref("packed").given, (by_length,)), *body]
+        return Function(name, takes(*given, packed=None), doc, tuple(body), frees=False)
 
 
 class _Forward(_Calls):
@@ -193,31 +203,31 @@ class _Forward(_Calls):
             n = self.g.node(node)
             own = next(a for a, b in n.states.items() if b == s)
             last = item(f"{self.local(n.name)}_last", own)
-            finals.append((s, py("inverted({})", last) if isinstance(n, OpNode) and own in n.inverted else last))
+            finals.append((s, made_by("inverted", last) if isinstance(n, OpNode) and own in n.inverted else last))
         self.body += [
             Set(("outputs",), dictionary(outputs)),
             Set(("finals",), dictionary(finals)),
-            Return(joined([ref("outputs"), ref("finals"), py("{{{}}}", joined(self._saved()))])),
+            Return(beside(ref("outputs"), ref("finals"), dictionary(self._saved()))),
         ]
         told = f"Outputs, last states and what the backward pass uses of {self.g.program.name}: op after op."
         return self.of_pass("forward", (), told)
 
-    def _handed_out(self, q: str) -> Expr:
+    def _handed_out(self, q: str) -> Code:
         """A quantity as an output, which has the dtype of inputs."""
         n = next((n for n in self.g.nodes if q in n.made and n.name in self.g.wide), None)
-        return self.value(q) if n is None else py("{}.to({}.dtype)", self.value(q), self.value(self.like(n)))
+        return self.value(q) if n is None else method(self.value(q), "to", Attribute(self.value(self.like(n)), "dtype"))
 
-    def _saved(self) -> list[Expr]:
+    def _saved(self) -> list[tuple[str, Code] | Spread]:
         """What the backward pass uses: quantities that are read again, what ops keep, and the iterates of a solve."""
-        out = [py('"{}": {}', key, ref(name)) for key, name in self.needed_again()]
+        out: list[tuple[str, Code] | Spread] = [(key, ref(name)) for key, name in self.needed_again()]
         for n in self.g.nodes:
             name = self.local(n.name)
             if isinstance(n, SolveNode) and n.unrolled:
-                out.append(py('"{} iterates": {}', n.name, ref(f"{name}_iterates")))
+                out.append((f"{n.name} iterates", ref(f"{name}_iterates")))
             elif isinstance(n, OpNode) and not (self.backend == "torch" and n.name in self.g.repeated):
-                out.append(py('**kept("{}", {})', n.name, ref(f"{name}_saved")))
+                out.append(Spread(made_by("kept", said(n.name), ref(f"{name}_saved"))))
                 if n.inverted:
-                    out.append(py('**kept("{} last", {})', n.name, ref(f"{name}_last")))
+                    out.append(Spread(made_by("kept", said(f"{n.name} last"), ref(f"{name}_last"))))
         return out
 
     def _op(self, n: OpNode) -> None:
@@ -247,8 +257,9 @@ class _Forward(_Calls):
             self.by_cg(n, right, (name, residual, *self.unrounded(n, name)))
             return
         assert isinstance(n.method, neumann)
-        given = (self.matrix(n), right, str(n.method.steps), self.step(n), str(n.method.start == "right side"), right)
-        self.call((name, residual, f"{name}_iterates"), "neumann", *given, f"keep={n.unrolled}")
+        start = Literal(n.method.start == "right side")
+        given = (self.matrix(n), right, n.method.steps, self.step(n), start, right, Named("keep", Literal(n.unrolled)))
+        self.call((name, residual, f"{name}_iterates"), "neumann", *given)
 
 
 class _Backward(_Calls):
@@ -258,46 +269,46 @@ class _Backward(_Calls):
         self.body += [Set((name,), entry("saved", key)) for key, name in self.needed_again()]
         self.call(("sums",), "Sums")
         for name, q in self.g.outputs.items():
-            self.add(q, py('{}.get("{}")', ref("cotangents"), name))
+            self.add(q, method(ref("cotangents"), "get", said(name)))
         for a in self.c.adjoint.nodes:
             self.body.append(Note(f"the adjoint of {self.words[a.of.name]}"))
             if isinstance(a.of, OpNode):
                 self._op_adjoint(a, a.of)
             else:
                 self._solve_adjoint(a, a.of)
-        self.body.append(Return(py("{}.gradients({}), {}.initial", SUMS, ref("given"), SUMS)))
+        self.body.append(Return(beside(method(SUMS, "gradients", ref("given")), Attribute(SUMS, "initial"))))
         doc = f"Gradients of {self.g.program.name}: the backward pass of each op, the last one first."
         return self.of_pass("backward", BACKWARD, doc)
 
-    def _finals(self, n: Node, when: Expr | None = None) -> Expr:
+    def _finals(self, n: Node, when: Code | None = None) -> Code:
         """The incoming gradients of a node's last states, where it is the one that yields them."""
         items = []
         for own, s in n.states.items():
             if self.g.finals[s] != n.name:
                 continue
-            x = py('{}.get("{}")', ref("final_cotangents"), s)
+            x: Code = method(ref("final_cotangents"), "get", said(s))
             if isinstance(n, OpNode) and own in n.inverted:
-                last = py('part("{} last", {})["{}"]', n.name, ref("saved"), own)
-                x = py("through_inverse(inverted({}), {})", last, x)
-            items.append((own, x if when is None else py("{} if {} else None", x, when)))
+                last = made_by("part", said(f"{n.name} last"), ref("saved"))[own]
+                x = made_by("through_inverse", made_by("inverted", last), x)
+            items.append((own, x if when is None else choice(x, when, None)))
         return dictionary(items)
 
-    def _wanted(self, names: dict[str, str]) -> Expr:
-        return py("wanted({}, {}, ARGUMENTS)", NEEDS, _names(names))
+    def _wanted(self, names: dict[str, str]) -> Code:
+        return made_by("wanted", NEEDS, _names(names), "ARGUMENTS")
 
     def _op_adjoint(self, a: AdjointNode, n: OpNode) -> None:
         like = self.value(self.like(n))
-        takes = dictionary((own, py('{}.get("{}", {})', SUMS, q, like)) for own, q in a.takes.items())
+        takes = dictionary((own, method(SUMS, "get", said(q), like)) for own, q in a.takes.items())
         self.has_inner = True
-        saved, wants = py('part("{}", {})', n.name, ref("saved")), self._wanted({**a.gives, **n.states})
+        saved, wants = made_by("part", said(n.name), ref("saved")), self._wanted({**a.gives, **n.states})
         given = (*self.matrix_given(n), saved, takes, self._finals(n), wants)
         self.call(("inner", "initial"), function(n.op, self.on(n), "backward"), *given)
         self.body.append(_all_added(a.gives))
         for own, s in n.states.items():
             if own in n.inverted:
-                first = py('inverted({}["{}"])', STATES, s)
-                through = py("through_inverse({}, {})", first, _initial(own))
-                self.body.append(If(py('{}.get("{}") is not None', STATES, s), (_started(s, through),)))
+                first = made_by("inverted", STATES[s])
+                through = made_by("through_inverse", first, _initial(own))
+                self.body.append(If(method(STATES, "get", said(s)).given, (_started(s, through),)))
             else:
                 self.body.append(_started(s, _initial(own)))
 
@@ -305,29 +316,29 @@ class _Backward(_Calls):
         name, right = self.local(n.name), self.value(n.right)
         gives = {own: q for own, q in a.gives.items() if own not in ("right side", "step")}
         like = () if n.name in self.texts.fine else (right,)
-        taken = py("{}.take({})", SUMS, joined([f'"{n.name}"', *like]))
+        taken = method(SUMS, "take", said(n.name), *like)
         self.call((f"d{name}",), "zeros_where_none", taken, ref(name))
         if isinstance(n.method, cg):
             self._cg_adjoint(n, a, gives)
             return
         assert isinstance(n.method, neumann)
         matrix, d, w = self.matrix(n), ref(f"d{name}"), ref(f"w_{name}")
-        steps, start, step = str(n.method.steps), str(n.method.start == "right side"), self.step(n)
+        steps, start, step = Literal(n.method.steps), Literal(n.method.start == "right side"), self.step(n)
         if n.method.backward == "implicit":
             self.call((f"w_{name}", "_", "_"), "neumann", matrix, d, steps, step, start, right)
             self.add(a.gives["right side"], w)
             self._product_adjoint(n, a, gives)
-            self.call((), f"d_{name}_matrix", _signed(a.sign, w), ref(name), "True")
+            self.call((), f"d_{name}_matrix", _signed(a.sign, w), ref(name), TRUE)
             return
         self._product_adjoint(n, a, gives)
         products = matrix, ref(f"d_{name}_matrix"), right, d
         if n.method.backward == "simplified":
-            rest = ref(name), steps, step, start, right, str(a.sign)
+            rest = ref(name), steps, step, start, right, Literal(a.sign)
             self.call((f"w_{name}",), "simplified_backward", *products, *rest)
         else:
             iterates = entry("saved", f"{n.name} iterates")
             names = f"w_{name}", f"{name}_dstep"
-            self.call(names, "unrolled_backward", *products, iterates, step, start, str(a.sign))
+            self.call(names, "unrolled_backward", *products, iterates, step, start, Literal(a.sign))
         self.add(a.gives["right side"], w)
         if "step" in a.gives:
             self.add(a.gives["step"], ref(f"{name}_dstep"))
@@ -336,17 +347,18 @@ class _Backward(_Calls):
         name, kernel, matrix = self.local(n.name), self.has_kernel(n), self.matrix(n)
         d, w = ref(f"d{name}"), ref(f"w_{name}")
         names = (f"w_{name}", "_", *self.unrounded(n, f"w_{name}"))
-        self.by_cg(n, d, names, (str(a.sign),) if kernel else ())
+        self.by_cg(n, d, names, (a.sign,) if kernel else ())
         later = self.c.adjoint.nodes[self.c.adjoint.nodes.index(a) + 1 :]
         if not any(isinstance(x.of, SolveNode) and _key(x.of) == _key(n) for x in later):  # large, and of no more use
-            self.body.append(Free((*(["inner"] if self.has_inner else []), f"d{name}", matrix.text)))
-        for_right, cotangent = w, _signed(a.sign, w)
+            self.body.append(Free((*(["inner"] if self.has_inner else []), f"d{name}", matrix.id)))
+        for_right: Code = w
+        cotangent = _signed(a.sign, w)
         if kernel:  # it finds w with the sign that the matrix gets
             for_right, cotangent = cotangent, for_right
         self.add(a.gives["right side"], for_right)
         self._product_adjoint(n, a, gives)
         fine = map(ref, (f"w_{name}_fine", f"{name}_fine") if n.name in self.texts.fine else ())
-        self.call((), f"d_{name}_matrix", cotangent, ref(name), "True", *fine)
+        self.call((), f"d_{name}_matrix", cotangent, ref(name), TRUE, *fine)
 
     def _product_adjoint(self, n: SolveNode, a: AdjointNode, gives: dict[str, str]) -> None:
         """The derived adjoint of the product of the matrix with a vector, as a function of both."""
@@ -356,9 +368,9 @@ class _Backward(_Calls):
         apart = {own: q for own, q in gives.items() if own in self.texts.summed.get(n.op.name, ())}
         gives = {own: q for own, q in gives.items() if own not in apart}
         fine = n.name in self.texts.fine
-        again = Expr("{}")
+        again: Code = EMPTY
         if keeps(n.op, self.backend):
-            again = py("Again(lambda: {}({}))", function(n.op, self.backend, "forward"), joined(arguments))
+            again = made_by("Again", Lambda((), made_by(function(n.op, self.backend, "forward"), *arguments)))
         cotangent = dictionary([(n.op.product, ref("cotangent"))])
         given = (*arguments, again, cotangent, self._finals(n, ref("last")), self._wanted({**gives, **n.states}))
         body: list[Statement] = [
@@ -368,13 +380,13 @@ class _Backward(_Calls):
         if apart:
             kind = "fine_" if fine else ""
             fed = self.given(n, {vector: ref(f"{kind}vector")}), self.constants(n), ref(f"{kind}cotangent")
-            sums = py("{}({})", function(n.op, "triton", "parameters"), joined(fed))
+            sums = made_by(function(n.op, "triton", "parameters"), *fed)
             body.append(If(self._wanted(apart), (_all_added(apart, sums),)))
         body += [_started(s, _initial(own)) for own, s in n.states.items()]
-        head = f"(cotangent, vector, last{', fine_cotangent, fine_vector' if fine else ''})"
+        taken = takes("cotangent", "vector", "last", *(["fine_cotangent", "fine_vector"] if fine else []))
         told = f"Adds the gradients of the product of the matrix of {n.name} with a vector."
         name = f"d_{self.local(n.name)}_matrix"
-        self.body.append(Local(Function(name, head, told, tuple(body), frees=False)))
+        self.body.append(Local(Function(name, taken, told, tuple(body), frees=False)))
 
 
 def _key(n: SolveNode) -> tuple[object, ...]:
@@ -382,21 +394,21 @@ def _key(n: SolveNode) -> tuple[object, ...]:
     return id(n.op), tuple(n.inputs.items()), tuple(n.states.items())
 
 
-def _names(names: dict[str, str]) -> Expr:
-    return dictionary((own, Expr(f'"{q}"')) for own, q in names.items())
+def _names(names: dict[str, str]) -> Code:
+    return dictionary((own, said(q)) for own, q in names.items())
 
 
-def _all_added(gives: dict[str, str], gradients: Expr = ref("inner")) -> Do:  # noqa: B008
-    return Do(py("{}.add_all({}, {})", SUMS, gradients, _names(gives)))
+def _all_added(gives: dict[str, str], gradients: Code = ref("inner")) -> Do:  # noqa: B008
+    return Do(method(SUMS, "add_all", gradients, _names(gives)))
 
 
-def _started(state: str, gradient: Expr) -> Do:
-    return Do(py('{}.start("{}", {})', SUMS, state, gradient))
+def _started(state: str, gradient: Code) -> Do:
+    return Do(method(SUMS, "start", said(state), gradient))
 
 
-def _initial(own: str) -> Expr:
-    return py('{}.get("{}")', ref("initial"), own)
+def _initial(own: str) -> Code:
+    return method(ref("initial"), "get", said(own))
 
 
-def _signed(sign: int, x: Expr) -> Expr:
-    return py("-{}", x) if sign < 0 else x
+def _signed(sign: int, x: Code) -> Code:
+    return -x if sign < 0 else x

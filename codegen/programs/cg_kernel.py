@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..ir.code import Code, Item, Literal, Load, Method, Name, call, plus, times, where
+from ..ir.code import Code, Item, Literal, Load, Method, Name, Starred, call, plus, times, where
 from ..ir.expr import (
     COL,
     ROW,
@@ -27,7 +27,8 @@ from ..ir.expr import (
 )
 from ..ir.expr import replace as substituted
 from ..ir.kernel_ir import KernelFunction, let
-from ..ir.launch_ir import Expr, Function, Passed, of_code, py, ref
+from ..ir.launch_ir import Function, Passed, ref
+from ..ir.python_code import Fixed, beside, made_by, method, several
 from ..ir.step_program import PER_HEAD
 from ..ir.words import Definition, Definitions, apart
 from ..printing.cannot_print import CannotPrint
@@ -467,11 +468,11 @@ class _Solve:
         x = a.source
         assert x is not None
         if a.layout == "number":
-            return Passed(Expr(f'constants["{x.attrs[1]}"]'))
+            return Passed(Fixed("constants")[x.attrs[1]])
         name = ref(self.name_of(x))
-        return Passed(py("{}, *strides3({})", name, name) if a.layout == "step" else name)
+        return Passed(beside(name, Starred(made_by("strides3", name))) if a.layout == "step" else name)
 
-    def initial(self) -> Expr | None:
+    def initial(self) -> Code | None:
         """The spec's own initial state, as torch has it."""
         s = self.c.step.states[0]
         if s.initial is None:
@@ -490,17 +491,18 @@ class _Solve:
         made, results = printer.values({"first": s.initial}, of_leaf, orders={"first": s.axes})
         if made:
             raise CannotSolve("its initial state takes several statements")
-        shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
-        whole = "torch.as_tensor({}, dtype=torch.float32, device=some.device).expand(({}))"
-        return py(whole, of_code(results["first"]), shape)
+        shape = several("B", "H", *(size_name(dim_of(a)) for a in s.axes))
+        whole = made_by("torch.as_tensor", results["first"], dtype="torch.float32", device="some.device")
+        return method(whole, "expand", shape)
 
 
-def _given(x: Node) -> str:
+def _given(x: Node) -> Code:
     """What the function for parameters takes a leaf from."""
     kind, name, _ = x.attrs
     if kind == "cotangent":
-        return "steps(cotangent)"
-    return f'steps(given["{name}"])' if kind == "input" else f'given["{name}"].contiguous()'
+        return made_by("steps", "cotangent")
+    value = Fixed("given")[name]
+    return made_by("steps", value) if kind == "input" else method(value, "contiguous")
 
 
 def _definition(x: KernelFunction | Function) -> Definition:

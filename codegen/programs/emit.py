@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from ..ir.launch_ir import Call, Expr, Function, If, Return, Set, Statement, dictionary, py, ref
-from ..ir.launch_ir import joined as joined_expressions
+from ..ir.launch_ir import NONE, Call, Function, Given, If, Return, Set, Statement, ref
+from ..ir.python_code import FALSE, Fixed, Named, dictionary, made_by, said
 from ..ir.words import Definition, Definitions, apart, joined, path, text_of
 from ..printing.code_passes import finished_function, told
 from ..printing.formatting import formatted
 from ..printing.launch_text import launch_definition, statement
-from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
+from ..printing.parameters import OPTIONS, Parameter, constant, last_states, options, result, tensor
 from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
@@ -125,26 +125,27 @@ def public_definitions(c: CompiledProgram) -> Definitions:
     """The function that users call, and what its solves are told where they don't converge."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
     passed = dictionary((v.name, ref(key_of(v.name, v.kind.startswith("decay")))) for v in given)
-    call = py("OP({}, {})", passed, joined_expressions(py("{}={}", n, ref(n)) for n in OPTIONS))
+    call = made_by("OP", passed, *(Named(n, ref(n)) for n in OPTIONS))
     body: list[Statement] = []
     if c.graph.attends:
-        said = (Expr(f'"{c.name}"'), Expr(f'"{c.graph.attends[0]}"'))
-        body.append(Call((), "whole_sequence", (*said, ref("initial_state"), ref("output_final_state"))))
+        names = (said(c.name), said(c.graph.attends[0]))
+        body.append(Call((), "whole_sequence", (*names, ref("initial_state"), ref("output_final_state"))))
     solves, count = list(c.graph.solves), len(c.graph.outputs)
     if solves:
         found, check = ref("found"), ref("check")
-        residuals = dictionary((n.name, py("{}[{}]", found, count + i)) for i, n in enumerate(solves))
-        checked = Call((), "checked_solves", (Expr(f'"{c.name}"'), residuals, check, Expr("WHY")))
-        body += [Set(("found",), call), If(py("{} is not None", check), (checked,))]
-        body.append(Return(py("results({}, {}, {})", found, count, ref("output_residual"))))
+        residuals = dictionary((n.name, found[count + i]) for i, n in enumerate(solves))
+        checked = Call((), "checked_solves", (said(c.name), residuals, check, Fixed("WHY")))
+        body += [Set(("found",), call), If(check.given, (checked,))]
+        body.append(Return(made_by("results", found, count, ref("output_residual"))))
     else:
         body.append(Return(call))
-    head = f"({listed(parameters(c))}) -> {returned(c)}"
-    made = finished_function(Function(c.name, head, escaped(docstring(c)), tuple(body), frees=False))
+    taken = tuple(Given(x.name, x.default, x.type, x.named) for x in parameters(c))
+    f = Function(c.name, taken, escaped(docstring(c)), tuple(body), frees=False, returns=returned(c))
+    made = finished_function(f)
     public = Definition(("@", *path("OP.named"), "\n", *launch_definition(made).alone().words))
     if not solves:
         return (public,)
-    why = dictionary((n.name, Expr(f'"{n.method.advice}"')) for n in solves)
+    why = dictionary((n.name, said(n.method.advice)) for n in solves)
     return apart((statement(Set(("WHY",), why)), public))
 
 
@@ -152,7 +153,7 @@ def parameters(c: CompiledProgram) -> list[Parameter]:
     """What the op takes, in order."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
     numbers = [constant(v.name, v.default) for v in given if v.kind == "constant"]
-    solving = [Parameter("output_residual", "bool", "False"), Parameter("check", "float | None", "None")]
+    solving = [Parameter("output_residual", "bool", FALSE), Parameter("check", "float | None", NONE)]
     return [
         *(tensor(key_of(v.name, v.kind.startswith("decay"))) for v in given if v.kind != "constant"),
         *options(len(c.graph.finals)),

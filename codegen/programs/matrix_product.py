@@ -6,9 +6,10 @@ few matrix products over all chunks at once.
 
 from __future__ import annotations
 
-from ..ir.code import Code, Items, Name, call
+from ..ir.code import Attribute, Code, Items, Name, Starred, call
 from ..ir.expr import Node, dim_of, walk
-from ..ir.launch_ir import Expr, Function, Local, Return, Set, Statement, assign, dictionary, joined, of_code, py, ref
+from ..ir.launch_ir import Function, Local, Return, Set, Statement, assign, ref
+from ..ir.python_code import Each, Fixed, Spread, beside, dictionary, made_by, method, several
 from ..ir.words import Definitions
 from ..printing.torch_expressions import TorchText, stored
 from ..recurrence.chunkwise.chunk_program import chunk_program
@@ -38,16 +39,21 @@ def stepwise_matrix(op: Operation) -> Function:
     vector, output = op.vector, op.product
     assert vector is not None
     some = next(v.name for v in op.compiled.step.variables if v.per_step and vector_axes(op) and v.name != vector)
-    whole = 'torch_forward({{**given, "{}": {}}}, states, constants)[{}]'
-    found = py('{}["{}"].transpose(1, 2)', py(whole, vector, py("{}.transpose(1, 2)", vector), "0"), output)
+
+    def whole(value: Code) -> Code:
+        """What all steps make with this vector."""
+        given = dictionary([Spread(Fixed("given")), (str(vector), value)])
+        return made_by("torch_forward", given, "states", "constants")
+
+    found = method(whole(method(vector, "transpose", 1, 2))[0][output], "transpose", 1, 2)
     product = function("product", [vector], "", (Return(found),))
-    shape = py('(*given["{}"].shape[:3], {})', some, width_text(op))
+    shape = several(Starred(Attribute(Fixed("given")[some], "shape")[:3]), width(op))
     body = (
-        Set(("dtype",), Expr("dtype_of(given)")),
-        Set(("given",), Expr("{n: x.to(dtype) for n, x in given.items()}")),
+        Set(("dtype",), made_by("dtype_of", "given")),
+        Set(("given",), Each(made_by("x.to", "dtype"), ("n", "x"), made_by("given.items"), key="n")),
         Local(product),
-        Set(("nothing",), py('given["{}"].new_zeros({})', some, shape)),
-        Return(py("product, {}", py(whole, vector, "nothing", "1"))),
+        Set(("nothing",), method(Fixed("given")[some], "new_zeros", shape)),
+        Return(beside("product", whole(Fixed("nothing"))[1])),
     )
     told = "The product with a vector [B, H, T, d], in recurrent form; last states."
     return function("torch_matrix", ["given", "states", "constants"], told, body)
@@ -58,12 +64,13 @@ def vector_axes(op: Operation) -> tuple[str, ...]:
     return op.compiled.step.variable(op.vector).axes
 
 
-def width_text(op: Operation) -> str:
+def width(op: Operation) -> Code:
     """The length of the vector, from another argument that has its dim, or from the states."""
     (axis,) = vector_axes(op)
     for v in op.compiled.step.variables:
         if v.name != op.vector and dim_of(axis) in map(dim_of, v.axes):
-            return f'given["{v.name}"].shape[{[dim_of(a) for a in v.axes].index(dim_of(axis)) - len(v.axes)}]'
+            at = [dim_of(a) for a in v.axes].index(dim_of(axis)) - len(v.axes)
+            return Attribute(Fixed("given")[v.name], "shape")[at]
     raise AssertionError(axis)
 
 
@@ -149,7 +156,7 @@ class _Matrix(PassText):
         lasts = dictionary((n, ref(f"{n}_last")) for n in states)
         told = f"The product with a vector [B, H, T, d], from {', '.join(states)} at chunk boundaries; last states."
         inner = function("product", [self.vector], "", tuple(product))
-        body = (*self.body, Local(inner), Return(joined([ref("product"), lasts])))
+        body = (*self.body, Local(inner), Return(beside(ref("product"), lasts)))
         return [*self.sweeps, function("torch_matrix", arguments(backward=False), told, body)]
 
     def _checkpoints(self, s: Sweep) -> None:
@@ -202,7 +209,7 @@ class _Matrix(PassText):
         (name,) = stage.values
         node, axes = stage.values[name], self.c.step.output_axes[name]
         printer.count([node])
-        body.append(Return(of_code(stored(printer.value(node), axes))))
+        body.append(Return(stored(printer.value(node), axes)))
         return body
 
     def leaf(self, x: Node) -> str:

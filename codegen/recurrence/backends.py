@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ..ir.code import Code, Literal, plus, times
 from ..ir.expr import dim_of, leaf_names
-from ..ir.launch_ir import Expr, Function, Return, Set, joined, py
+from ..ir.launch_ir import Function, Given, Return, Set
+from ..ir.python_code import TRUE, Constant, Fixed, Named, made_by, method
 from ..ir.step_program import StepProgram
 from ..ir.words import Definitions, apart, text_of
 from ..printing.code_passes import part_of
@@ -145,17 +147,18 @@ def _over_steps(
     constant = constant_maps(alone)  # then one step in float64 tells all
     maps = maps_torch if constant else {"torch": maps_torch, "triton": maps_triton}[backend]
     linear = maps(replace(c, step=alone, adjoint=adjoint(alone)), f"{backend}_maps")
-    begins = f"{backend}_steps_forward, {backend}_steps_backward, {backend}_maps, {entries.groups!r}, {per_step!r}"
-    run = Set(("run",), Expr(f"InSegments({begins}, {_more(c, entries)}{', constant=True' if constant else ''})"))
+    begins = [f"{backend}_{x}" for x in ("steps_forward", "steps_backward", "maps")]
+    more = [*_more(c, entries), *([Named("constant", TRUE)] if constant else [])]
+    run = Set(("run",), made_by("InSegments", *begins, Constant(entries.groups), Constant(per_step), *more))
     taken = {
         name: [x for x in words if backend == "triton" or x != "needs_backward"] for name, words in _SEGMENTS.items()
     }
     functions = [
         Function(
             f"{backend}_{name}",
-            f"({', '.join(_DEFAULTS.get(x, x) for x in words)})",
+            tuple(Given(x, _DEFAULTS.get(x)) for x in words),
             _DOCS[name],
-            (run, Return(py("run.{}({})", name, joined([f"{x}={x}" if x in _DEFAULTS else x for x in words])))),
+            (run, Return(method("run", name, *(Named(x, Fixed(x)) if x in _DEFAULTS else x for x in words)))),
             frees=False,
         )
         for name, words in taken.items()
@@ -176,24 +179,29 @@ def constant_maps(alone: StepProgram) -> bool:
     return not any(leaf_names(x) & per_step for x in alone.updates.values())
 
 
-def _more(c: Compiled, entries: EntryMaps | ColumnMaps) -> str:
+def _more(c: Compiled, entries: EntryMaps | ColumnMaps) -> list[Named]:
     """What `InSegments` takes besides: how many entries states have, how many of them lie beside the axis that is cut where steps
     are taken several at once, how many runs make the maps of vectors, and the states that the spec sets."""
     layout = sizes(c.step).dims
-    rows = {s.name: " * ".join(layout[dim_of(a)] for a in s.axes) or "1" for s in c.step.states}
-    more = [f"entries={' + '.join(rows.values())}"]
+
+    def entries_of(dims: Iterable[str]) -> Code:
+        found = [layout[d] for d in dims]
+        return times(*found) if found else Literal(1)
+
+    rows = {s.name: entries_of(map(dim_of, s.axes)) for s in c.step.states}
+    more = [Named("entries", plus(*rows.values()))]
     p = c.step
     cut = tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states])
     if together_of(cut, [*p.updates.values(), *cut.outputs.values()], [v.axes for v in p.variables if v.per_step]) > 1:
-        more.append(f"beside={' * '.join(layout[d] for d in beside(p, cut)) or '1'}")
+        more.append(Named("beside", entries_of(beside(p, cut))))
     if isinstance(entries, ColumnMaps):
-        more.append(f"columns={entries.columns!r}")
-        whole = [" + ".join(rows[n] for n in g) for g in entries.groups if entries.columns[g[0]][0] is None]
-        more += [f"runs=max({', '.join(['1', *whole])})"] if whole else []
+        more.append(Named("columns", Constant(entries.columns)))
+        whole = [plus(*(rows[n] for n in g)) for g in entries.groups if entries.columns[g[0]][0] is None]
+        more += [Named("runs", made_by("max", 1, *whole))] if whole else []
     if any(s.initial is not None for s in c.step.states):
-        more.append("start=torch_start")
-        more += ["start_gradients=torch_start_gradients"] if depends_on_parameters(c) else []
-    return ", ".join(more)
+        more.append(Named("start", Fixed("torch_start")))
+        more += [Named("start_gradients", Fixed("torch_start_gradients"))] if depends_on_parameters(c) else []
+    return more
 
 
 _GIVEN = ["given", "states", "constants"]
@@ -204,7 +212,7 @@ _SEGMENTS = {
     "forward_states": [*_GIVEN, "exchange"],
     "backward_states": [*_BACK, "exchange"],
 }
-_DEFAULTS = {"packed": "packed=None", "needs_backward": "needs_backward=True"}
+_DEFAULTS = {"packed": Literal(None), "needs_backward": TRUE}
 _DOCS = {
     "forward": "(outputs, final states, what the backward pass uses), in recurrent form over many segments at once.",
     "backward": "(gradients, gradients of the initial states), over the same segments.",

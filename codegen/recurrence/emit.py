@@ -13,7 +13,7 @@ from chunkform.spec.language import Declaration, Recurrence
 from chunkform.version import __version__
 
 from ..ir.expr import dim_of
-from ..ir.launch_ir import Expr
+from ..ir.launch_ir import NONE
 from ..ir.letters import Alphabet, is_lettered, step_names
 from ..ir.step_program import StepProgram
 from ..ir.words import Definition, defined, joined, outside, text_of
@@ -58,7 +58,7 @@ def _emitted(c: Compiled, tidy: bool) -> str:
     parts = sections(lettered)
     decodes = bool(c.step.states)  # what has no state does the same to one step as to many
     starts = "torch_start" in defined(y for x in parts for y in x.parts)
-    step = decoding(lettered, has_start=starts) if decodes else Decoding((), Expr("None"))
+    step = decoding(lettered, has_start=starts) if decodes else Decoding((), NONE)
     made_by = Definition(step.step.words, is_function=False)
     backends = {x.backend: _backend(x) for x in parts}
     imported = imported_names((*parts, Section("step", (*step.parts, made_by), DECODE_IMPORTS)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...ir.launch_ir import Do, Expr, If, Set, Statement, py, ref
+from ...ir.code import Code, Group
+from ...ir.launch_ir import If, Set, Statement, put, ref
+from ...ir.python_code import EMPTY, Fixed, made_by, method, said
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter, Torch
 from ..chunkwise.compiled import Compiled
@@ -20,16 +22,16 @@ def start_statements(c: Compiled, names: Names) -> list[Statement]:
     found: list[Statement] = []
     for s in c.step.states:
         name = names.of("state", s.name)
-        value = py("like.new_zeros({})", Shape(("batch", "heads"), s.axes).whole)
+        value: Code = made_by("like.new_zeros", Shape(("batch", "heads"), s.axes).whole)
         made: list[Set] = []
         if s.initial is not None:
             printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
             made, results = printed(printer, {"value": s.initial}, names, {"value": s.axes})
-            value = py("({} + {})", value, results["value"])
+            value = Group(value + results["value"])
         found += [
-            Set((name,), Expr(f'states.get("{s.name}")')),
-            If(py("{} is None", ref(name)), (*made, Set((name,), value))),
-            Set((name,), py("{}.to(dtype)", ref(name))),
+            Set((name,), made_by("states.get", said(s.name))),
+            If(ref(name).missing, (*made, Set((name,), value))),
+            Set((name,), method(ref(name), "to", "dtype")),
         ]
     return found
 
@@ -39,7 +41,7 @@ def gradient_statements(c: Compiled, names: Names, cotangents: dict[str, str]) -
 
     `cotangents` gives the text of the gradient by each state before the first step.
     """
-    found: list[Statement] = [Set(("initial",), Expr("{}"))]
+    found: list[Statement] = [Set(("initial",), EMPTY)]
     touched: list[str] = []
     for state, program in initial_adjoints(c).items():
         local = Names(set(names.taken), dict(names.known))
@@ -50,8 +52,8 @@ def gradient_statements(c: Compiled, names: Names, cotangents: dict[str, str]) -
         }
         nodes = {v.name: x for v, x in wanted.items()}
         made, results = printed(printer, nodes, local, {v.name: v.axes for v in wanted})
-        sums = (Do(py('initial["{}"] = {}.get("{}", 0.0) + {}', n, ref("initial"), n, results[n])) for n in nodes)
-        found.append(If(Expr(f'states.get("{state}") is None'), (*made, *sums)))
+        sums = (put(Fixed("initial")[n], method(ref("initial"), "get", said(n), 0.0) + results[n]) for n in nodes)
+        found.append(If(made_by("states.get", said(state)).missing, (*made, *sums)))
         touched += nodes
     return found, list(dict.fromkeys(touched))
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from ...ir.code import Call, Code, Function, Group, Literal, Load, Name, call, shape, summed, zeros
+from ...ir.code import Call, Code, Group, Literal, Load, Name, call, plus, shape, summed, times, zeros
 from ...ir.code_parts import walk_code
-from ...ir.expr import Node, dim_of, walk
+from ...ir.expr import Node, dim_of, plain_name, walk
 from ...ir.kernel_ir import KernelFunction, Let, Parameter, Statement, Store, added, expressions, let, statements
+from ...ir.python_code import Fixed, made_by
+from ...ir.spellings import Function
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
 from ..chunkwise.compiled import Compiled
@@ -140,14 +142,14 @@ class Kernel:
         self.together = together_of(self.tiling, nodes, axes)
 
     @property
-    def beside(self) -> str:
+    def beside(self) -> Code:
         """How many entries of a state lie beside each of the axis that is cut."""
-        return " * ".join(f"block_{d}" for d in beside(self.c.step, self.tiling)) or "1"
+        return _blocks(beside(self.c.step, self.tiling))
 
     @property
     def when(self) -> Code | None:
         """What a launch says of whether several steps are taken at once; None where it has no choice."""
-        return None if self.together == 1 or self.beside == "1" else Name(SEVERAL)
+        return None if self.together == 1 or not beside(self.c.step, self.tiling) else Name(SEVERAL)
 
     def value(self, raw: Code, decay: bool = False) -> Code:
         """What was loaded as a number to compute with."""
@@ -231,9 +233,8 @@ class Kernel:
         """Arguments by their roles, the widths of tiles, and the size of the largest one."""
         states = [s.axes for s in self.c.step.states]
         parameters = [v.axes for v in self.c.step.variables if v.is_parameter]
-        largest = sorted(
-            {" * ".join(sorted(f"block_{dim_of(a)}" for a in axes)) for axes in states + parameters if axes}
-        )
+        tiles = sorted({tuple(sorted(map(dim_of, axes), key=plain_name)) for axes in states + parameters if axes})
+        largest = [*map(_blocks, tiles)]
         return {
             "function": f,
             "kernel": self,
@@ -241,13 +242,11 @@ class Kernel:
             "tiled": self.tiling.dim,
             "beside": self.beside,
             "several": self.when is not None,
-            "calls": [passed(x) for x in self.pointers],
-            "strided": [passed(x) for x in self.pointers if x.strides],
             "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
             "partial_sums": PART in self.tiling.kinds.values(),
             "groups": self.groups,
             "smallest": 16 if multiplies(f.body) else 1,
-            "entries": f"max({', '.join(largest)}, 1)" if largest else "1",
+            "entries": made_by("max", *largest, 1) if largest else Literal(1),
             "held": _entries(states),
             "loaded": _entries(list(self.matrices.values())),
             "fixed": _entries([axes for axes in parameters if len(axes) > 1]),
@@ -267,22 +266,21 @@ def beside(p: StepProgram, tiling: Tiling) -> list[str]:
     return max(([d for d in map(dim_of, s.axes) if d != tiling.dim] for s in p.states), key=len)
 
 
-def passed(x: Pointer) -> str:
-    """What a launch passes for a tensor."""
-    if x.role == "scratch":
-        return "scratch"
-    return f'saved.get("{x.key}")' if x.role == "kept" else f'{x.role}["{x.key}"]'
-
-
 def multiplies(body: Iterable[Statement]) -> bool:
     """Are there products of matrices, whose axes can't be narrow?"""
     nodes = (y for x in statements(body) for e in expressions(x) for y in walk_code(e))
     return any(isinstance(y, Call) and y.function == "tl.dot" for y in nodes)
 
 
-def _entries(tiles: list[Axes]) -> str:
-    """How many entries tiles have together; empty where there are none."""
-    return " + ".join(" * ".join(f"block_{dim_of(a)}" for a in axes) or "1" for axes in tiles)
+def _entries(tiles: list[Axes]) -> Code | None:
+    """How many entries tiles have together, if there are any."""
+    return plus(*(_blocks(map(dim_of, axes)) for axes in tiles)) if tiles else None
+
+
+def _blocks(dims: Iterable[str]) -> Code:
+    """How many entries a tile over these has."""
+    widths = [Fixed(f"block_{d}") for d in dims]
+    return times(*widths) if widths else Literal(1)
 
 
 def count_of(axes: Axes) -> Code:

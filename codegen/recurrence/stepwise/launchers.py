@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
+from ...ir.code import Attribute, Group, Literal, Starred
 from ...ir.launch_ir import (
     HEADS,
     STEPS,
@@ -12,11 +13,10 @@ from ...ir.launch_ir import (
     Alloc,
     Body,
     Call,
+    Code,
     Define,
-    Do,
     Entries,
     Entry,
-    Expr,
     For,
     Function,
     If,
@@ -27,14 +27,15 @@ from ...ir.launch_ir import (
     Statement,
     Table,
     entry,
-    joined,
-    py,
+    put,
     ref,
+    takes,
 )
+from ...ir.python_code import EMPTY, TRUE, Each, Fixed, Named, Part, beside, made_by, method, said, several
 from ..chunkwise.compiled import Compiled
 from .initial import depends_on_parameters
 from .kernel import SEVERAL, Pointer
-from .names import first_input, sizes, tensors
+from .names import first_input, sizes, tensors, wanted_among
 
 Made = dict[str, Any]  # a kernel, and what its launcher is made of
 LIKE = ref("like")
@@ -60,35 +61,52 @@ def steps_forward(
     body: list[Statement] = [
         *_measure(c),
         *_cut(k, 2048),
-        Define(("layout",), Expr("layout_of(batch, steps, packed, needs_backward)")),
+        Define(("layout",), made_by("layout_of", "batch", "steps", "packed", "needs_backward")),
         Call(
-            ("start",), "torch_start", tuple(map(Expr, ("given", "states", "constants", "layout.sequences", "heads")))
+            ("start",), "torch_start", tuple(map(Fixed, ("given", "states", "constants", "layout.sequences", "heads")))
         ),
-        Set(("start",), py("{{name: x.float().contiguous() for name, x in {}.items()}}", ref("start"))),
-        Set(("outputs", "partial_sums"), Expr("{}, {}"), empty=True),
+        Set(
+            ("start",),
+            Each(method(made_by("x.float"), "contiguous"), ("name", "x"), method(ref("start"), "items"), key="name"),
+        ),
+        Set(("outputs", "partial_sums"), beside(EMPTY, EMPTY), empty=True),
     ]
-    like = Expr(f'given["{first_input(c)}"]')
+    like = Fixed("given")[first_input(c)]
     for x in k["outputs"]:
         body.append(_part(x) if x["part"] else Alloc(Entry("outputs", x["key"]), _shape(x), None, like=like))
     body += [
         Table("finals", tuple(Alloc(x["key"], _shape(x), None, like=LIKE) for x in k["finals"])),
-        Set(("saved",), Expr("{}"), empty=True),
+        Set(("saved",), EMPTY, empty=True),
         If(
-            Expr("needs_backward"),
+            Fixed("needs_backward"),
             tuple(Alloc(Entry("saved", x["key"]), _shape(x), None, like=LIKE) for x in k["saved"]),
         ),
-        *_launched(c, k, rows, kernels, _warps(k, "warps_for({}, 128)", "warps_for({}, 64)")),
+        *_launched(
+            c,
+            k,
+            rows,
+            kernels,
+            _warps(k, lambda x: made_by("warps_for", x, 128), lambda x: made_by("warps_for", x, 64)),
+        ),
     ]
     for x in k["outputs"]:
         if x["part"]:
-            total = py('{}.sum(0).to(given["{}"].dtype)', entry("partial_sums", x["key"]), first_input(c))
+            total = method(
+                method(entry("partial_sums", x["key"]), "sum", 0),
+                "to",
+                Attribute(Fixed("given")[first_input(c)], "dtype"),
+            )
             body.append(Set((Entry("outputs", x["key"]),), total))
-    body.append(Return(joined(map(ref, ("outputs", "finals", "saved")))))
+    body.append(Return(beside(*map(ref, ("outputs", "finals", "saved")))))
     told = (
         "(outputs, final states, checkpoints of the states), in recurrent form; no checkpoints unless `needs_backward`."
     )
     return Function(
-        name, f"(given, states, constants, packed=None, needs_backward={keeps})", told, tuple(body), frees=False
+        name,
+        takes("given", "states", "constants", packed=None, needs_backward=Literal(keeps)),
+        told,
+        tuple(body),
+        frees=False,
     )
 
 
@@ -98,43 +116,45 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
     body: list[Statement] = [
         *_measure(c),
         *_cut(k, 4096, backwards=True),
-        Define(("layout",), Expr("layout_of(batch, steps, packed)")),
+        Define(("layout",), made_by("layout_of", "batch", "steps", "packed")),
         Table("incoming_steps", tuple(Set((x["key"],), _incoming("cotangents", x)) for x in k["cotangents"])),
-        Set(tuple(tables), Expr(", ".join(["{}"] * len(tables))), empty=True),
+        Set(tuple(tables), beside(*[EMPTY] * len(tables)), empty=True),
     ]
     for x in k["states"]:
-        end = py("{}.float().contiguous()", _incoming("final_cotangents", x))
-        body.append(Set((f'ends["{x["key"]}"]',), end))
+        end = method(method(_incoming("final_cotangents", x), "float"), "contiguous")
+        body.append(Set((Entry("ends", x["key"]),), end))
         body.append(Alloc(Entry("initial_gradients", x["key"]), _shape(x), None, like=LIKE))
     body += [Alloc(Entry("workspace", x["key"]), _shape(x), None, like=LIKE) for x in k["workspace"]]
     for x in k["per_step"]:
-        gradient = Set((f'gradients["{x["key"]}"]',), py('gradient_like(given["{}"], {})', x["key"], x["shape"].whole))
+        gradient = Set(
+            (Entry("gradients", x["key"]),), made_by("gradient_like", Fixed("given")[x["key"]], x["shape"].whole)
+        )
         body.append(_part(x) if x["part"] else gradient)
     for x in k["per_head"]:
         body.append(_part(x) if x["part"] else Alloc(Entry("gradients", x["key"]), _shape(x), None, like=LIKE))
     body += [Alloc(Entry("moment", x["key"]), _shape(x), None, like=LIKE) for x in (rows["moment"] if rows else ())]
-    tiled, whole = f"warps_for({k['entries']})", _warps(k, "whole_warps({})", "warps_for({})")
-    body += _launched(c, k, rows, "sequential_backward", tiled if k["tiled"] else whole)
-    summed = Do(
-        Expr("gradients[name] = sums.sum(0)", frozenset({"sums"})), frozenset({Entries("gradients", "partial_sums")})
-    )
-    body.append(For(("name", "sums"), py("{}.items()", ref("partial_sums")), (summed,), ("sums",)))
+    whole = _warps(k, lambda x: made_by("whole_warps", x), lambda x: made_by("warps_for", x))
+    warps = made_by("warps_for", k["entries"]) if k["tiled"] else whole
+    body += _launched(c, k, rows, "sequential_backward", warps)
+    sums = frozenset({Entries("gradients", "partial_sums")})
+    summed = put(Fixed("gradients")[Fixed("name")], method(ref("sums"), "sum", 0), stores=sums)
+    body.append(For(("name", "sums"), method(ref("partial_sums"), "items"), (summed,), ("sums",)))
     if depends_on_parameters(c):
-        through = py("torch_start_gradients(given, states, constants, {})", ref("initial_gradients"))
-        added = Do(Expr("gradients[name] = gradients[name] + gradient", frozenset({"gradients", "gradient"})))
-        body.append(For(("name", "gradient"), py("{}.items()", through), (added,)))
+        through = made_by("torch_start_gradients", "given", "states", "constants", ref("initial_gradients"))
+        place = ref("gradients")[Fixed("name")]
+        added = put(place, place + ref("gradient"))
+        body.append(For(("name", "gradient"), method(through, "items"), (added,)))
     for x in k["per_head"]:
         total = entry("gradients", x["key"])
-        body.append(Do(py("{} = {}.sum(0)", total, total)))
-    wanted = "{{name: {} for name, gradient in {}.items() if name in needs}}"
-    typed = py(wanted, "typed_like(given[name], gradient)", ref("gradients"))
+        body.append(put(total, method(total, "sum", 0)))
+    typed = made_by("typed_like", Fixed("given")[Fixed("name")], "gradient")
     body += [
-        Set(("gradients",), typed),
-        Return(joined([ref("gradients"), py(wanted, "gradient", ref("initial_gradients"))])),
+        Set(("gradients",), wanted_among("gradients", typed)),
+        Return(beside(ref("gradients"), wanted_among("initial_gradients"))),
     ]
     told = "(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."
-    head = "(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None)"
-    return Function(name, head, told, tuple(body), frees=False)
+    given = takes("given", "states", "constants", "saved", "cotangents", "final_cotangents", "needs", packed=None)
+    return Function(name, given, told, tuple(body), frees=False)
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -142,103 +162,107 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
 
 def _measure(c: Compiled) -> Body:
     layout = sizes(c.step)
-    heads = ", ".join(_heads_of(c).values())
     return (
-        Define(("batch", "steps"), Expr(f"{layout.lead}.shape[:2]")),
-        Define(("heads",), Expr(f"max({heads}, 0)")),
-        Set(("like",), Expr(f"{layout.lead}.new_zeros((), dtype=torch.float32)")),
-        *(Define((f"size_{d}",), Expr(text)) for d, text in layout.dims.items()),
+        Define(("batch", "steps"), Attribute(layout.lead, "shape")[:2]),
+        Define(("heads",), made_by("max", *_heads_of(c).values(), 0)),
+        Set(("like",), method(layout.lead, "new_zeros", several(), dtype="torch.float32")),
+        *(Define((f"size_{d}",), size) for d, size in layout.dims.items()),
     )
 
 
-def _heads_of(c: Compiled) -> dict[str, str]:
-    return {v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)}
+def _heads_of(c: Compiled) -> dict[str, Code]:
+    return {v.name: Attribute(Fixed("given")[v.name], "shape")[2 if v.per_step else 0] for v in tensors(c.step)}
 
 
-def _cut(k: Made, entries: int | str, backwards: bool = False) -> Body:
+def _cut(k: Made, entries: Part, backwards: bool = False) -> Body:
     """The widths of tiles."""
     smallest, tiled = k["smallest"], k["tiled"]
-    found = [Define((f"block_{d}",), Expr(f"block_of(size_{d}, {smallest})")) for d in k["dims"] if d != tiled]
+    found = [Define((f"block_{d}",), made_by("block_of", f"size_{d}", smallest)) for d in k["dims"] if d != tiled]
     if not tiled:
         return tuple(found)
-    most = ", most=8" if k["partial_sums"] else ""
-    way = ", backwards=True" if backwards else ""
+    most = [Named("most", Literal(8))] if k["partial_sums"] else []
+    way = [Named("backwards", TRUE)] if backwards else []
     if k["several"]:
-        found.append(Define((SEVERAL,), Expr(f"is_narrow({k['beside']}{way})")))
+        found.append(Define((SEVERAL,), made_by("is_narrow", k["beside"], *way)))
     if k["kernel"].together > 1:
-        entries = f"narrow({entries}, {k['beside']}{way})"
-    tile = Expr(f"tile_of(size_{tiled}, {k['beside']}, {entries}, {smallest}{most})")
-    return (*found, Define((f"block_{tiled}",), tile), Define(("tiles",), Expr(f"-(-size_{tiled} // block_{tiled})")))
+        entries = made_by("narrow", entries, k["beside"], *way)
+    size, block = Fixed(f"size_{tiled}"), Fixed(f"block_{tiled}")
+    tile = made_by("tile_of", size, k["beside"], entries, smallest, *most)
+    return (*found, Define((block.id,), tile), Define(("tiles",), -Group(-size // block)))
 
 
-def _shape(x: Made) -> Expr:
-    found: Expr = x["shape"].entries
+def _shape(x: Made) -> Code:
+    found: Code = x["shape"].entries
     return found
 
 
 def _part(x: Made) -> Alloc:
     """Room for what each tile has of a result."""
-    return Alloc(Entry("partial_sums", x["key"]), py("tiles, *{}", x["shape"].whole), None, like=LIKE)
+    return Alloc(Entry("partial_sums", x["key"]), beside("tiles", Starred(x["shape"].whole)), None, like=LIKE)
 
 
-def _incoming(table: str, x: Made) -> Expr:
-    return py('incoming({}.get("{}"), {}, {})', table, x["key"], x["shape"].whole, LIKE)
+def _incoming(table: str, x: Made) -> Code:
+    return made_by("incoming", method(table, "get", said(x["key"])), x["shape"].whole, LIKE)
 
 
 # --- launches -------------------------------------------------------------------------------------------------------
 
 
-def _warps(k: Made, states: str, parameters: str) -> str:
-    texts = [states.format(k["held"]), *([parameters.format(k["fixed"])] if k["fixed"] else [])]
-    return f"max({', '.join(texts)})" if k["fixed"] else texts[0]
+def _warps(k: Made, states: Callable[[Code], Code], parameters: Callable[[Code], Code]) -> Code:
+    return made_by("max", states(k["held"]), parameters(k["fixed"])) if k["fixed"] else states(k["held"])
 
 
-def _launched(c: Compiled, k: Made, rows: Made | None, name: str, warps: str) -> Body:
+def _launched(c: Compiled, k: Made, rows: Made | None, name: str, warps: Code) -> Body:
     """A launch of the kernel; of the one over rows, where states are too wide to be held whole."""
     if rows is None:
         return (_launch(c, k, f"{name}_kernel", warps),)
-    wide = f"size_{rows['row']} + size_{rows['column']}"
-    scratch = Expr(f"layout.sequences * heads, {rows['slots']}, {wide}")
+    wide = Fixed(f"size_{rows['row']}") + Fixed(f"size_{rows['column']}")
+    scratch = beside(Fixed("layout.sequences") * Fixed("heads"), rows["slots"], wide)
     over_rows: Body = (
-        Define(("block_row",), Expr(f"rows_of_tile(block_{rows['column']}, block_{rows['row']})")),
+        Define(("block_row",), made_by("rows_of_tile", f"block_{rows['column']}", f"block_{rows['row']}")),
         Alloc("scratch", scratch, None, like=LIKE),
         _launch(c, rows, f"{name}_rows_kernel", warps),
     )
-    return (If(Expr(f"too_wide({k['entries']})"), over_rows, (_launch(c, k, f"{name}_kernel", warps),)),)
+    return (If(made_by("too_wide", k["entries"]), over_rows, (_launch(c, k, f"{name}_kernel", warps),)),)
 
 
-def _launch(c: Compiled, k: Made, kernel: str, warps: str) -> Launch:
+def _launch(c: Compiled, k: Made, kernel: str, warps: Code) -> Launch:
     pointers: list[Pointer] = k["kernel"].pointers
-    strided = joined([_passed(x) for x in pointers if x.strides])
+    strided = [_passed(x) for x in pointers if x.strides]
     heads = _heads_of(c)
-    places = [py("*strides_of({})", strided), *(Expr(f'constants["{key}"]') for _, key in k["constants"])]
-    places += map(Expr, ("layout.table", "heads", *(f"heads // max({heads[key]}, 1)" for _, key in k["groups"])))
-    places += map(Expr, ("steps", "layout.segment", "batch * steps"))
-    words = [(w, Expr(w)) for d in k["dims"] for w in (f"size_{d}", f"block_{d}")]
+    places: list[Code] = [Starred(made_by("strides_of", *strided))]
+    places += [Fixed("constants")[key] for _, key in k["constants"]]
+    places += [Fixed("layout.table"), Fixed("heads")]
+    places += [Fixed("heads") // made_by("max", heads[key], 1) for _, key in k["groups"]]
+    places += [Fixed("steps"), Fixed("layout.segment"), Fixed("batch") * Fixed("steps")]
+    words = [(w, Fixed(w)) for d in k["dims"] for w in (f"size_{d}", f"block_{d}")]
     tiled = k["tiled"]
+    grid: Code = Fixed("layout.sequences") * Fixed("heads")
     return Launch(
         kernel,
-        Expr(f"layout.sequences * heads{' * tiles' if tiled else ''}"),
+        grid * Fixed("tiles") if tiled else grid,
         tuple(_argument(k, x) for x in pointers),
         tuple(places),
-        (*words, *([("tiles", Expr("tiles"))] if tiled else []), *([(SEVERAL, Expr(SEVERAL))] if k["several"] else [])),
-        tuple((n, Expr(text)) for n, text in _options(c, k, warps)),
+        (
+            *words,
+            *([("tiles", Fixed("tiles"))] if tiled else []),
+            *([(SEVERAL, Fixed(SEVERAL))] if k["several"] else []),
+        ),
+        _options(c, k, warps),
         frozenset({STEPS, HEADS, *([TILES] if tiled else [])}),
     )
 
 
-def _options(c: Compiled, k: Made, warps: str) -> Iterable[tuple[str, str]]:
+def _options(c: Compiled, k: Made, warps: Code) -> tuple[tuple[str, Code], ...]:
     if "slots" in k:
-        column = k["column"]
-        return (
-            ("slots", str(k["slots"])),
-            ("block_row", "block_row"),
-            ("num_warps", f"warps_for(block_row * block_{column})"),
-        )
+        row = Fixed("block_row")
+        several_rows = made_by("warps_for", row * Fixed(f"block_{k['column']}"))
+        return (("slots", Literal(k["slots"])), ("block_row", row), ("num_warps", several_rows))
     if not k["loaded"]:
         return (("num_warps", warps),)
-    entries = f"({k['loaded']}) * {sizes(c.step).lead}.element_size()"
-    return (("num_warps", f"max({warps}, warps_for({k['loaded']}, 64))"), ("num_stages", f"stages_for({entries})"))
+    entries = Group(k["loaded"]) * method(sizes(c.step).lead, "element_size")
+    warps = made_by("max", warps, made_by("warps_for", k["loaded"], 64))
+    return (("num_warps", warps), ("num_stages", made_by("stages_for", entries)))
 
 
 def _argument(k: Made, x: Pointer) -> Passed:
@@ -248,7 +272,7 @@ def _argument(k: Made, x: Pointer) -> Passed:
     return Passed(_passed(x), x.role in LOADED, stores, over)
 
 
-def _passed(x: Pointer) -> Expr:
+def _passed(x: Pointer) -> Code:
     if x.role == "scratch":
         return ref("scratch")
-    return Expr(f'saved.get("{x.key}")', frozenset({"saved"})) if x.role == "kept" else entry(x.role, x.key)
+    return method(ref("saved"), "get", said(x.key)) if x.role == "kept" else entry(x.role, x.key)

@@ -7,8 +7,10 @@ import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...ir.code import Attribute
 from ...ir.expr import Node, dim_of, plain_name
-from ...ir.launch_ir import Expr, Set, joined, of_code, py
+from ...ir.launch_ir import Code, Set, ref
+from ...ir.python_code import Each, Fixed, Part, beside, isin, method, several
 from ...ir.step_program import StepProgram, Var
 from ...printing.expressions import NodePrinter
 from ..chunkwise.compiled import Compiled
@@ -67,22 +69,21 @@ def names_of(program: StepProgram, reserved: set[str]) -> Names:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Where the sizes come from: the texts of batch, steps and heads, and of each dim."""
+    """Where the sizes come from: what has those of batch, steps and heads, and each dim's."""
 
-    lead: str
-    dims: dict[str, str]
+    lead: Code
+    dims: dict[str, Code]
 
 
 def sizes(program: StepProgram) -> Sizes:
-    """Texts over `given` and `states`."""
-    dims: dict[str, str] = {}
-    lead = ""
-    for v in tensors(program):
-        if v.per_step and not lead:
-            lead = f'given["{v.name}"]'
+    """Of what is `given`."""
+    dims: dict[str, Code] = {}
+    found = tensors(program)
+    for v in found:
         for i, axis in enumerate(v.axes):
-            dims.setdefault(dim_of(axis), f'given["{v.name}"].shape[{i - len(v.axes)}]')
-    return Sizes(lead, {d: dims[d] for d in program.dims if d in dims})
+            dims.setdefault(dim_of(axis), Attribute(Fixed("given")[v.name], "shape")[i - len(v.axes)])
+    lead = next(v for v in found if v.per_step)
+    return Sizes(Fixed("given")[lead.name], {d: dims[d] for d in program.dims if d in dims})
 
 
 def tensors(program: StepProgram) -> list[Var]:
@@ -95,22 +96,35 @@ def first_input(c: Compiled) -> str:
     return c.step.leading.name
 
 
+def wanted_among(table: str, value: Code | None = None) -> Code:
+    """Those gradients of a dictionary that are wanted, or the value that is made of each."""
+    each = Fixed("gradient") if value is None else value
+    wanted = isin("name", "needs")
+    return Each(each, ("name", "gradient"), method(ref(table), "items"), wanted, key="name")
+
+
+def computed(v: Var) -> Code:
+    """A variable as steps in torch compute with it."""
+    value = method(Fixed("given")[v.name], "to", "dtype")
+    return method(value, "exp") if v.is_decay else value
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a tensor's axes are as long as: names, and then the sizes of dims."""
 
-    lead: tuple[str, ...]
+    lead: tuple[Part, ...]
     axes: tuple[str, ...]
 
     @property
-    def entries(self) -> Expr:
+    def entries(self) -> Code:
         """The sizes in a row, as in `batch, heads, size_d`."""
-        return joined(Expr(x) for x in (*self.lead, *(f"size_{dim_of(a)}" for a in self.axes)))
+        return beside(*self.lead, *(f"size_{dim_of(a)}" for a in self.axes))
 
     @property
-    def whole(self) -> Expr:
+    def whole(self) -> Code:
         """The sizes as a tuple."""
-        return py("({})", self.entries)
+        return several(self.entries)
 
 
 def printed(
@@ -119,8 +133,8 @@ def printed(
     names: Names,
     orders: dict[str, tuple[str, ...]],
     suggested: Mapping[Node, str] | None = None,
-) -> tuple[list[Set], dict[str, Expr]]:
+) -> tuple[list[Set], dict[str, Code]]:
     """Nodes in torch: statements, and each result."""
 
     made, results = printer.values(nodes, names.leaf, names=suggested, orders=orders)
-    return [Set((name,), of_code(x)) for name, x in made], {n: of_code(x) for n, x in results.items()}
+    return [Set((name,), x) for name, x in made], results

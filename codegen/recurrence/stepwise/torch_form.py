@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...ir.code import Attribute, Items
 from ...ir.expr import Node, leaves
 from ...ir.launch_ir import (
     Alloc,
     Body,
+    Break,
+    Code,
     Do,
-    Expr,
     For,
     Function,
     If,
@@ -18,12 +20,12 @@ from ...ir.launch_ir import (
     Set,
     Statement,
     Table,
-    dictionary,
     entry,
-    joined,
-    py,
+    put,
     ref,
+    takes,
 )
+from ...ir.python_code import Fixed, a_list, beside, dictionary, made_by, method, said, several
 from ...ir.step_program import StepProgram, Var
 from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function
@@ -32,10 +34,9 @@ from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
 from .initial import gradient_statements, parameters, start_statements
-from .names import Names, Shape, first_input, names_of, printed, sizes, tensors
+from .names import Names, Shape, computed, first_input, names_of, printed, sizes, tensors, wanted_among
 
 STEPS, HEADS = ("batch", "steps", "heads"), ("batch", "heads")
-WANTED = "{{name: gradient for name, gradient in {}.items() if name in needs}}"
 
 
 def sequential_torch(c: Compiled, begins: str = "torch") -> Definitions:
@@ -78,21 +79,21 @@ class _Form:
         return [s.name for s in self.c.step.states]
 
     @property
-    def all_states(self) -> Expr:
+    def all_states(self) -> Code:
         """All states at one step, as a tuple."""
-        return py("({},)", joined(ref(self.state(n)) for n in self.states))
+        return Items(tuple(ref(self.state(n)) for n in self.states), closed=True)
 
-    def given(self, v: Var) -> Expr:
+    def given(self, v: Var) -> Code:
         """A variable as steps compute with it."""
-        return Expr(f'given["{v.name}"].to(dtype){".exp()" if v.is_decay else ""}')
+        return computed(v)
 
     def constant_in_time(self) -> Body:
         """Sizes, and what is the same at each step."""
         p = self.c.step
         return (
-            *(Set((f"size_{d}",), Expr(text)) for d, text in sizes(p).dims.items()),
+            *(Set((f"size_{d}",), size) for d, size in sizes(p).dims.items()),
             *(
-                Set((self.names.of("constant", v.name),), Expr(f'constants["{v.name}"]'))
+                Set((self.names.of("constant", v.name),), Fixed("constants")[v.name])
                 for v in p.variables
                 if v.kind == "constant"
             ),
@@ -100,28 +101,25 @@ class _Form:
         )
 
     def like(self) -> Set:
-        return Set(("like",), Expr(f"{sizes(self.c.step).lead}.new_zeros((), dtype=dtype)"))
+        return Set(("like",), method(sizes(self.c.step).lead, "new_zeros", several(), dtype="dtype"))
 
     def unpack(self) -> Body:
         """Sizes, sequences of what is given at each step, and the length of a segment."""
         per_step = [v for v in tensors(self.c.step) if v.per_step]
         return (
-            Set(("dtype",), Expr("computed_in(given)")),
-            Set(("batch", "steps", "heads"), Expr(f"{sizes(self.c.step).lead}.shape[:3]")),
+            Set(("dtype",), made_by("computed_in", "given")),
+            Set(("batch", "steps", "heads"), Attribute(sizes(self.c.step).lead, "shape")[:3]),
             self.like(),
             *self.constant_in_time(),
-            Table("sequences", tuple(Set((v.name,), py("{}.unbind(1)", self.given(v))) for v in per_step)),
-            Set(("segment",), Expr("segment_length(steps)")),
+            Table("sequences", tuple(Set((v.name,), method(self.given(v), "unbind", 1)) for v in per_step)),
+            Set(("segment",), made_by("segment_length", "steps")),
         )
 
     def by_length(self, kind: str, name: str, rest: tuple[str, ...]) -> If:
         """What is packed is taken sequence after sequence."""
-        per_step = ", ".join(f'"{v.name}"' for v in tensors(self.c.step) if v.per_step)
-        given = ", ".join((name, "per_step", "given", "states", "constants", *rest, "packed"))
-        return If(
-            Expr("packed is not None"),
-            (Set(("per_step",), Expr(f"[{per_step}]")), Return(Expr(f"{kind}_by_length({given})"))),
-        )
+        per_step = a_list(*(said(v.name) for v in tensors(self.c.step) if v.per_step))
+        handed = made_by(f"{kind}_by_length", name, "per_step", "given", "states", "constants", *rest, "packed")
+        return If(Fixed("packed").given, (Set(("per_step",), per_step), Return(handed)))
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class _Step:
 
     reads: Body
     made: Body
-    outputs: dict[str, Expr]
+    outputs: dict[str, Code]
     assignment: Set
 
 
@@ -145,13 +143,13 @@ def _step(form: _Form, p: StepProgram, outputs: bool = True) -> _Step:
     updates = [_whole(results[f"next {n}"], p.updates[n], Shape(HEADS, x).whole) for n, x in states.items()]
     return _Step(
         tuple(
-            Set((names.of(v.kind, v.name),), py("{}[t]", entry("sequences", v.name)))
+            Set((names.of(v.kind, v.name),), entry("sequences", v.name)[Fixed("t")])
             for v in p.variables
             if (v.kind, v.name) in read and v.kind in ("input", "decay")
         ),
         tuple(made),
         {n: results[f"out {n}"] for n in axes},
-        Set(tuple(names.of("state", n) for n in states), joined(updates)),
+        Set(tuple(names.of("state", n) for n in states), beside(*updates)),
     )
 
 
@@ -159,10 +157,10 @@ def _read(nodes: dict[str, Node]) -> set[tuple[str, str]]:
     return {x.attrs[:2] for x in leaves(*nodes.values())}
 
 
-def _whole(value: Expr, node: Node, shape: Expr) -> Expr:
+def _whole(value: Code, node: Node, shape: Code) -> Code:
     """A new state with all of its axes, where the value itself may lack some."""
     full = any(x.attrs[0] in ("input", "decay", "cotangent", "trajectory", "state") for x in leaves(node))
-    return value if full and node.op != "expand" else py("like.new_zeros({}) + ({})", shape, value)
+    return value if full and node.op != "expand" else made_by("like.new_zeros", shape) + value
 
 
 # --- the states before the first step -------------------------------------------------------------------------------
@@ -171,11 +169,11 @@ def _whole(value: Expr, node: Node, shape: Expr) -> Expr:
 def _start(c: Compiled) -> list[Function]:
     """`torch_start`, and `torch_start_gradients` where there are any."""
     form = _Form(c)
-    head: Body = (Set(("dtype",), Expr("computed_in(given)")), form.like(), *form.constant_in_time())
+    head: Body = (Set(("dtype",), made_by("computed_in", "given")), form.like(), *form.constant_in_time())
     states = dictionary([(n, ref(form.state(n))) for n in form.states])
     start = Function(
         "torch_start",
-        "(given, states, constants, batch, heads)",
+        takes("given", "states", "constants", "batch", "heads"),
         "The states before the first step, [B, H, ...]: those given, or the spec's own.",
         (*head, *start_statements(c, form.names), Return(states)),
         frees=False,
@@ -183,10 +181,10 @@ def _start(c: Compiled) -> list[Function]:
     found = _initial(form)
     if not found:
         return [start]
-    given = (Set((form.gradient(n),), py("{}.to(dtype)", entry("initial_gradients", n))) for n in form.states)
+    given = (Set((form.gradient(n),), method(entry("initial_gradients", n), "to", "dtype")) for n in form.states)
     back = Function(
         "torch_start_gradients",
-        "(given, states, constants, initial_gradients)",
+        takes("given", "states", "constants", "initial_gradients"),
         "Gradients of parameters, [B, H, ...], through the states before the first step.",
         (*head, *given, *found, Return(ref("initial"))),
         frees=False,
@@ -204,39 +202,45 @@ def _initial(form: _Form) -> Body:
 
 
 def _forward(c: Compiled, name: str) -> Function:
-    form, p, like = _Form(c), c.step, Expr(f'given["{first_input(c)}"]')
+    form, p, like = _Form(c), c.step, Fixed("given")[first_input(c)]
     step = _step(form, p)
-    keep = (Do(py("{}.append({})", entry("checkpoints", n), ref(form.state(n)))) for n in form.states)
+    keep = (Do(method(entry("checkpoints", n), "append", ref(form.state(n)))) for n in form.states)
     stores = (_stored(entry("outputs", n), x) for n, x in step.outputs.items())
-    each: Body = (If(Expr("t % segment == 0"), tuple(keep)), *step.reads, *step.made, *stores, step.assignment)
-    finals = [(n, py("{}.to(dtype_of(given), copy=True)", ref(form.state(n)))) for n in form.states]
-    saved = [(n, py("stacked({}, {})", entry("checkpoints", n), ref(form.state(n)))) for n in form.states]
+    each: Body = (
+        If((Fixed("t") % Fixed("segment")).equals(0), tuple(keep)),
+        *step.reads,
+        *step.made,
+        *stores,
+        step.assignment,
+    )
+    finals = [(n, method(ref(form.state(n)), "to", made_by("dtype_of", "given"), copy=True)) for n in form.states]
+    saved = [(n, made_by("stacked", entry("checkpoints", n), ref(form.state(n)))) for n in form.states]
     return Function(
         name,
-        "(given, states, constants, packed=None)",
+        takes("given", "states", "constants", packed=None),
         "(outputs, final states, checkpoints of the states), in recurrent form.",
         (
             form.by_length("forward", name, ()),
             *form.unpack(),
-            Set(("start",), Expr("torch_start(given, states, constants, batch, heads)")),
+            Set(("start",), made_by("torch_start", "given", "states", "constants", "batch", "heads")),
             *(Set((form.state(n),), entry("start", n)) for n in form.states),
             Table("outputs", tuple(_room(n, STEPS, axes, like) for n, axes in p.output_axes.items())),
-            Set(("checkpoints",), dictionary([(n, Expr("[]")) for n in form.states])),
-            For(("t",), Expr("range(steps)"), each),
+            Set(("checkpoints",), dictionary([(n, a_list()) for n in form.states])),
+            For(("t",), made_by("range", "steps"), each),
             Set(("finals",), dictionary(finals)),
             Set(("saved",), dictionary(saved)),
-            Return(joined(map(ref, ("outputs", "finals", "saved")))),
+            Return(beside(*map(ref, ("outputs", "finals", "saved")))),
         ),
         frees=False,
     )
 
 
-def _stored(room: Expr, value: Expr) -> Do:
+def _stored(room: Code, value: Code) -> Do:
     """What stores a step's value."""
-    return Do(py("{}[:, t] = {}", room, value), stores=room.names)
+    return put(room[:, Fixed("t")], value, stores=room.names)
 
 
-def _room(name: str, lead: tuple[str, ...], axes: tuple[str, ...], like: Expr) -> Alloc:
+def _room(name: str, lead: tuple[str, ...], axes: tuple[str, ...], like: Code) -> Alloc:
     return Alloc(name, Shape(lead, axes).entries, None, like=like)
 
 
@@ -250,51 +254,45 @@ def _backward(c: Compiled, name: str) -> Function:
     own, others = [v for v in p.variables if v.per_step], parameters(c)
     states, all_states = p.states, form.all_states
     incoming = (
-        Set((n,), py('incoming(cotangents.get("{}"), {}, like).to(dtype).unbind(1)', n, Shape(STEPS, axes).whole))
+        Set((n,), method(_incoming("cotangents", n, Shape(STEPS, axes)), "unbind", 1))
         for n, axes in p.output_axes.items()
     )
-    ends = (
-        Set(
-            (form.gradient(s.name),),
-            py('incoming(final_cotangents.get("{}"), {}, like).to(dtype)', s.name, Shape(HEADS, s.axes).whole),
-        )
-        for s in states
-    )
-    rooms: list[Alloc | Set] = [_room(v.name, STEPS, v.axes, Expr(f'given["{v.name}"]')) for v in own]
-    rooms += [Set((v.name,), py("like.new_zeros({})", Shape(HEADS, v.axes).whole)) for v in others]
+    ends = (Set((form.gradient(s.name),), _incoming("final_cotangents", s.name, Shape(HEADS, s.axes))) for s in states)
+    rooms: list[Alloc | Set] = [_room(v.name, STEPS, v.axes, Fixed("given")[v.name]) for v in own]
+    rooms += [Set((v.name,), made_by("like.new_zeros", Shape(HEADS, v.axes).whole)) for v in others]
     recompute: Body = (
-        Do(py("before.append({})", all_states)),
-        If(Expr("t + 1 == stop"), (Do(Expr("break")),)),
+        Do(made_by("before.append", all_states)),
+        If((Fixed("t") + 1).equals(Fixed("stop")), (Break(),)),
         *again.reads,
         *again.made,
         again.assignment,
     )
     cotangents = (
-        Set((form.names.of("cotangent", f"d{n}"),), py("{}[t]", entry("incoming_sequences", n)))
+        Set((form.names.of("cotangent", f"d{n}"),), entry("incoming_sequences", n)[Fixed("t")])
         for n in p.outputs
         if ("cotangent", f"d{n}") in read
     )
     adjoint: Body = (
-        Do(py("{} = before[t - start]", all_states)),
+        put(all_states, Fixed("before")[Fixed("t") - Fixed("start")]),
         *back.reads,
         *cotangents,
         *back.made,
         *(_stored(entry("gradients", v.name), back.outputs[gradient_name(v)]) for v in own),
-        *(Do(py("{} += {}", entry("gradients", v.name), back.outputs[gradient_name(v)])) for v in others),
+        *(put(entry("gradients", v.name), back.outputs[gradient_name(v)], "+=") for v in others),
         back.assignment,
     )
     segment: Body = (
-        Set(("stop",), Expr("min(start + segment, steps)")),
-        *(Set((form.state(s.name),), Expr(f'saved["{s.name}"][start // segment]')) for s in states),
-        Set(("before",), Expr("[]")),
-        For(("t",), Expr("range(start, stop)"), recompute),
-        For(("t",), Expr("reversed(range(start, stop))"), adjoint),
+        Set(("stop",), made_by("min", Fixed("start") + Fixed("segment"), "steps")),
+        *(Set((form.state(s.name),), Fixed("saved")[s.name][Fixed("start") // Fixed("segment")]) for s in states),
+        Set(("before",), a_list()),
+        For(("t",), made_by("range", "start", "stop"), recompute),
+        For(("t",), made_by("reversed", made_by("range", "start", "stop")), adjoint),
     )
-    first = [(s.name, py("{}.to(dtype_of(given))", ref(form.gradient(s.name)))) for s in states]
+    first = [(s.name, method(ref(form.gradient(s.name)), "to", made_by("dtype_of", "given"))) for s in states]
     rest = ("saved", "cotangents", "final_cotangents", "needs")
     return Function(
         name,
-        "(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None)",
+        takes("given", "states", "constants", "saved", "cotangents", "final_cotangents", "needs", packed=None),
         "(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints.",
         (
             form.by_length("backward", name, rest),
@@ -302,26 +300,32 @@ def _backward(c: Compiled, name: str) -> Function:
             Table("incoming_sequences", tuple(incoming)),
             *ends,
             Table("gradients", tuple(rooms)),
-            For(("start",), Expr("reversed(range(0, steps, segment))"), segment),
+            For(("start",), made_by("reversed", made_by("range", 0, "steps", "segment")), segment),
             Set(("initial_gradients",), dictionary(first)),
             *_through_start(form),
             *(_summed(v) for v in others),
-            Set(("gradients",), py(WANTED, ref("gradients"))),
-            Return(joined([ref("gradients"), py(WANTED, ref("initial_gradients"))])),
+            Set(("gradients",), wanted_among("gradients")),
+            Return(beside(ref("gradients"), wanted_among("initial_gradients"))),
         ),
         frees=False,
     )
 
 
+def _incoming(table: str, name: str, shape: Shape) -> Code:
+    """A gradient that the function is given, or zeros."""
+    found = made_by("incoming", made_by(f"{table}.get", said(name)), shape.whole, "like")
+    return method(found, "to", "dtype")
+
+
 def _through_start(form: _Form) -> Body:
     if not _initial(form):
         return ()
-    over = py("torch_start_gradients(given, states, constants, {}).items()", ref("initial_gradients"))
-    added = Do(Expr("gradients[name] += gradient", frozenset({"gradients", "gradient"})))
+    over = method(made_by("torch_start_gradients", "given", "states", "constants", ref("initial_gradients")), "items")
+    added = put(ref("gradients")[Fixed("name")], ref("gradient"), "+=")
     return (For(("name", "gradient"), over, (added,)),)
 
 
 def _summed(v: Var) -> Statement:
     """A parameter's gradient over the batch."""
     total = entry("gradients", v.name)
-    return Do(py('{} = {}.sum(0).to(given["{}"].dtype)', total, total, v.name))
+    return put(total, method(method(total, "sum", 0), "to", Attribute(Fixed("given")[v.name], "dtype")))

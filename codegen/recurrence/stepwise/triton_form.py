@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.code import Code, Name
+from ...ir.code import Code, Name, times
 from ...ir.expr import Node, leaves
 from ...ir.kernel_ir import Let, Statement, added, let
+from ...ir.python_code import Fixed, Part
 from ...ir.step_program import Var
 from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function, finished_kernel
@@ -84,7 +85,7 @@ def _read(*nodes: Node) -> set[tuple[str, str]]:
     return {x.attrs[:2] for x in leaves(*nodes)}
 
 
-def _result(key: str, lead: tuple[str, ...], axes: Axes, kind: str) -> Made:
+def _result(key: str, lead: tuple[Part, ...], axes: Axes, kind: str) -> Made:
     """A tensor that the launcher allocates; `part` where it holds one part a tile."""
     return {"key": key, "shape": Shape(lead, axes), "part": kind == PART}
 
@@ -135,7 +136,7 @@ def _forward(c: Compiled) -> Made:
     return k.launch(forward_kernel(k, parts)) | {
         "outputs": outputs,
         "finals": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
-        "saved": [_result(s.name, ("layout.slots * heads",), s.axes, WHOLE) for s in p.states],
+        "saved": [_result(s.name, (Fixed("layout.slots") * Fixed("heads"),), s.axes, WHOLE) for s in p.states],
     }
 
 
@@ -194,7 +195,12 @@ def _backward(c: Compiled) -> Made:
         "cotangents": [_result(n, STEPS, axes, WHOLE) for n, axes in p.output_axes.items()],
         "states": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
         "workspace": [
-            _result(s.name, (f"layout.rooms * heads{' * tiles' if _copies(k, s.axes) else ''}",), s.axes, WHOLE)
+            _result(
+                s.name,
+                (times(*map(Fixed, ("layout.rooms", "heads", *(["tiles"] if _copies(k, s.axes) else [])))),),
+                s.axes,
+                WHOLE,
+            )
             for s in p.states
         ],
     }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...ir.code import Attribute, Binary, Literal
 from ...ir.launch_ir import (
     Body,
     Call,
+    Code,
     Do,
     Entry,
-    Expr,
     Function,
+    Given,
     If,
     Note,
     Return,
@@ -19,10 +21,11 @@ from ...ir.launch_ir import (
     Update,
     entry,
     item,
-    joined,
-    py,
     ref,
+    takes,
 )
+from ...ir.python_code import EMPTY, TRUE, Named, SetOf, Spread, dictionary, made_by, method, said, several
+from ...ir.python_code import beside as row
 from ...ir.words import Definition, Definitions, apart
 from ...printing.code_passes import finished_function
 from ...printing.launch_text import launch_definition
@@ -72,11 +75,11 @@ def joined_features(backend: str, features: list[tuple[str, ...]]) -> tuple[str,
 def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> Function:
     torch = backend == "torch"
     body: list[Statement] = [by_length(c, backward=False)] if torch else []
-    body.append(Set(("outputs", "lasts", "saved"), Expr("{}, {}, {}"), empty=True))
+    body.append(Set(("outputs", "lasts", "saved"), row(EMPTY, EMPTY, EMPTY), empty=True))
     like = c.step.leading.name
     for n, (part, has) in enumerate(zip(c.strata, features, strict=True), 1):
         options = [("needs_backward", "inference"), ("finals", "finals")]
-        own = () if torch else (ref("packed"), *(py("{}={}", x, ref(x)) for x, f in options if f in has))
+        own = () if torch else (ref("packed"), *(Named(x, ref(x)) for x, f in options if f in has))
         body += [
             _states_of(part),
             Call(("made", "last", "some"), _function(n, backend, "forward"), (*GIVEN, *own)),
@@ -84,15 +87,17 @@ def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> Func
         ]
         for x in part.compiled.step.outputs:
             if x not in part.hands:
-                body.append(Set((Entry("outputs", x),), py("{}.to({}.dtype)", item("made", x), entry("given", like))))
+                body.append(
+                    Set((Entry("outputs", x),), method(item("made", x), "to", Attribute(entry("given", like), "dtype")))
+                )
         body += _with_handed(part)
-        keeps = Update("saved", py("kept({}, {})", n, _with("some", _handed(part))))
-        body.append(keeps if torch else If(py("{} is True", ref("needs_backward")), (keeps,)))
-    body.append(Return(joined(map(ref, ("outputs", "lasts", "saved")))))
-    more = "" if torch else ", needs_backward=True, finals=True"
+        keeps = Update("saved", made_by("kept", n, _with("some", _handed(part))))
+        body.append(keeps if torch else If(Binary("is", ref("needs_backward"), Literal(True)), (keeps,)))
+    body.append(Return(row(*map(ref, ("outputs", "lasts", "saved")))))
+    more: dict[str, Code] = {} if torch else {"needs_backward": TRUE, "finals": TRUE}
     return _of_pass(
         f"{backend}_forward",
-        f"given, states, constants, packed=None{more}",
+        takes("given", "states", "constants", packed=None, **more),
         f"Outputs, last states and what the backward pass uses of {c.name}: stratum after stratum.",
         body,
     )
@@ -102,38 +107,38 @@ def _backward(c: Compiled, backend: str) -> Function:
     torch = backend == "torch"
     body: list[Statement] = [by_length(c, backward=True)] if torch else []
     hands = [(n, x) for n, part in enumerate(c.strata, 1) for x in part.hands]
-    names = py("({},)", joined(f'"{x}"' for _, x in hands)) if hands else Expr("()")
+    names = several(*(said(x) for _, x in hands))
     body += [
         Set(("given",), _with("given", ((x, entry("saved", f"{n} {x}")) for n, x in hands))),
-        Set(("needs",), py("{}.union({})", ref("needs"), names)),
+        Set(("needs",), method(ref("needs"), "union", names)),
         Call(("gradients",), "Gradients", ()),
     ]
     for n, part in reversed(list(enumerate(c.strata, 1))):
-        given = [*GIVEN, py("kept_of({}, {})", n, ref("saved")), _cotangents(part)]
+        given = [*GIVEN, made_by("kept_of", n, ref("saved")), _cotangents(part)]
         given += map(ref, ("final_cotangents", "needs", *(() if torch else ("packed",))))
         body += [_states_of(part), _added(_function(n, backend, "backward"), given)]
-    body.append(Return(joined([py("{}.of({})", GRADIENTS, ref("given")), py("{}.initial", GRADIENTS)])))
+    body.append(Return(row(method(GRADIENTS, "of", ref("given")), Attribute(GRADIENTS, "initial"))))
     return _of_pass(
         f"{backend}_backward",
-        f"{', '.join(arguments(backward=True))}, packed=None",
+        takes(*arguments(backward=True), packed=None),
         f"Gradients of {c.name}: the backward pass of each stratum, the last one first.",
         body,
     )
 
 
 def _forward_states(c: Compiled) -> Function:
-    body: list[Statement] = [Set(("entering",), Expr("{}"), empty=True)]
+    body: list[Statement] = [Set(("entering",), EMPTY, empty=True)]
     for n, part in enumerate(c.strata, 1):
-        entering = py("{}({})", _function(n, "torch", "forward_states"), joined([*GIVEN, ref("exchange")]))
+        entering = made_by(_function(n, "torch", "forward_states"), *GIVEN, ref("exchange"))
         body += [_states_of(part), Update("entering", entering)]
         if part.hands:
-            given = joined([ref("given"), ref("entering"), ref("constants")])
-            body.append(Set(("made",), py("{}({})[0]", _function(n, "torch", "forward"), given)))
+            given = (ref("given"), ref("entering"), ref("constants"))
+            body.append(Set(("made",), made_by(_function(n, "torch", "forward"), *given)[0]))
             body += _with_handed(part)
     body.append(Return(ref("entering")))
     return _of_pass(
         "torch_forward_states",
-        "given, states, constants, exchange",
+        takes("given", "states", "constants", "exchange"),
         "The states that enter this part of a sequence: of each stratum, once those before it are run.",
         body,
     )
@@ -142,30 +147,30 @@ def _forward_states(c: Compiled) -> Function:
 def _backward_states(c: Compiled) -> Function:
     body: list[Statement] = [
         Note("what kernels have saved may lie in another way"),
-        Set(("some", "leaving", "gradients"), Expr("{}, {}, Gradients()")),
+        Set(("some", "leaving", "gradients"), row(EMPTY, EMPTY, made_by("Gradients"))),
     ]
     for n, part in enumerate(c.strata, 1):
         body.append(Call(("made", "_", f"some[{n}]"), _function(n, "torch", "forward"), GIVEN))
         body += _with_handed(part)
     for n, part in reversed(list(enumerate(c.strata, 1))):
         body += [_states_of(part), Set(("own",), _cotangents(part))]
-        given = [*GIVEN, py("{}[{}]", ref("some"), n), ref("own")]
-        leaving = joined([*given, ref("final_cotangents"), ref("exchange")])
-        body.append(Update("leaving", py("{}({})", _function(n, "torch", "backward_states"), leaving)))
+        given = [*GIVEN, ref("some")[n], ref("own")]
+        leaving = (*given, ref("final_cotangents"), ref("exchange"))
+        body.append(Update("leaving", made_by(_function(n, "torch", "backward_states"), *leaving)))
         if part.takes:
-            needs = py("frozenset({{{}}})", joined(f'"{x}"' for x in part.takes))
+            needs = made_by("frozenset", SetOf(tuple(map(said, part.takes))))
             body.append(_added(_function(n, "torch", "backward"), [*given, ref("leaving"), needs]))
     body.append(Return(ref("leaving")))
     return _of_pass(
         "torch_backward_states",
-        "given, states, constants, saved, cotangents, final_cotangents, exchange",
+        takes("given", "states", "constants", "saved", "cotangents", "final_cotangents", "exchange"),
         "The gradients of the states that leave this part of a sequence: one stratum after the other.",
         body,
     )
 
 
-def _of_pass(name: str, parameters: str, doc: str, body: Iterable[Statement]) -> Function:
-    return Function(name, f"({parameters})", doc, tuple(body), frees=False)
+def _of_pass(name: str, parameters: tuple[Given, ...], doc: str, body: Iterable[Statement]) -> Function:
+    return Function(name, parameters, doc, tuple(body), frees=False)
 
 
 # --- their statements -------------------------------------------------------------------------------------------------
@@ -180,12 +185,12 @@ def _states_of(part: Part) -> Note:
     return Note(", ".join(s.name for s in part.compiled.step.states))
 
 
-def _with(table: str, entries: Iterable[tuple[str, Expr]]) -> Expr:
+def _with(table: str, entries: Iterable[tuple[str, Code]]) -> Code:
     """A dictionary with more entries."""
-    return py("{{{}}}", joined([py("**{}", ref(table)), *(py('"{}": {}', n, x) for n, x in entries)]))
+    return dictionary([Spread(ref(table)), *entries])
 
 
-def _handed(part: Part) -> list[tuple[str, Expr]]:
+def _handed(part: Part) -> list[tuple[str, Code]]:
     """What a stratum makes for those after it."""
     return [(x, item("made", x)) for x in part.hands]
 
@@ -194,11 +199,11 @@ def _with_handed(part: Part) -> Body:
     return (Set(("given",), _with("given", _handed(part))),) if part.hands else ()
 
 
-def _cotangents(part: Part) -> Expr:
+def _cotangents(part: Part) -> Code:
     """The gradients of all that a stratum makes, of what it hands on too."""
-    handed = [(x, py('{}.take("{}")', GRADIENTS, x)) for x in part.hands]
+    handed = [(x, method(GRADIENTS, "take", said(x))) for x in part.hands]
     return _with("cotangents", handed) if handed else ref("cotangents")
 
 
-def _added(function: str, given: Iterable[Expr]) -> Do:
-    return Do(py("{}.add({}({}))", GRADIENTS, function, joined(given)))
+def _added(function: str, given: Iterable[Code]) -> Do:
+    return Do(method(GRADIENTS, "add", made_by(function, *given)))

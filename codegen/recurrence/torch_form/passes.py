@@ -18,15 +18,14 @@ from ...ir.code import (
     Literal,
     Method,
     Name,
+    Slice,
     Starred,
-    Text,
     atom,
     call,
     shape,
 )
 from ...ir.expr import ROW, Node, dim_of, expand, leaf, plain_name, terms_of, walk
 from ...ir.launch_ir import (
-    Do,
     Function,
     If,
     Note,
@@ -34,13 +33,11 @@ from ...ir.launch_ir import (
     Set,
     Statement,
     assign,
-    dictionary,
-    joined,
-    of_code,
-    py,
+    put,
     ref,
 )
 from ...ir.notation import plain
+from ...ir.python_code import EMPTY, Fixed, beside, dictionary
 from ...ir.step_program import LOG_PER_HEAD, PER_HEAD, StateVar
 from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
@@ -84,9 +81,9 @@ def torch_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
 def by_length(c: Compiled, backward: bool) -> If:
     """What is packed is handed to the same function, a batch for each length."""
     kind = "backward" if backward else "forward"
-    given = (Text(f"torch_{kind}"), Name("per_step"), *map(Name, arguments(backward)), Name("packed"))
-    handed = Return(of_code(Call(f"{kind}_by_length", given)))
-    return If(of_code(Name("packed").given), (per_step_names(c), handed))
+    given = (Fixed(f"torch_{kind}"), Name("per_step"), *map(Name, arguments(backward)), Name("packed"))
+    handed = Return(Call(f"{kind}_by_length", given))
+    return If(Name("packed").given, (per_step_names(c), handed))
 
 
 def per_step_names(c: Compiled) -> Set:
@@ -139,7 +136,7 @@ class PassText:
         what = "Gradients" if self.backward else "Outputs, last states and what the backward pass uses"
         doc = f"{what} of {self.c.name}, chunk by chunk, in torch."
         body = (by_length(self.c, self.backward), *self.body)
-        whole = function(f"torch_{self.kind}", [*arguments(self.backward), "packed=None"], doc, body)
+        whole = function(f"torch_{self.kind}", arguments(self.backward), doc, body, packed=None)
         return [*self.sweeps, whole]
 
     # --- inputs -----------------------------------------------------------------------------------------------------
@@ -239,7 +236,7 @@ class PassText:
     ) -> None:
         """The statement that sweeps over all chunks, from the states of these names."""
         states = Items(tuple(map(Name, firsts)))
-        made = call("in_segments", Text(sweep.name), streams, states, "lead", direction, size, *sweep.own[2:])
+        made = call("in_segments", Fixed(sweep.name), streams, states, "lead", direction, size, *sweep.own[2:])
         self.assign(names, made)
 
     def _result_stem(self, x: Node) -> str:
@@ -283,7 +280,7 @@ class PassText:
         for x, result in zip(stage.outputs, results, strict=True):
             self.body.append(Note(f"{result}: {self.shown(self.reader.spelled(x))}"))
         size = self._size(next(x for x in self.p.sweeps if stage.forward[0].name in x.states))
-        made = call("from_boundaries", Text(name), streams, edges, "lead", size, *unrolled.own[2:])
+        made = call("from_boundaries", Fixed(name), streams, edges, "lead", size, *unrolled.own[2:])
         self.assign(tuple(results), made, several=True)
 
     def _size(self, s: Sweep) -> Code:
@@ -295,8 +292,8 @@ class PassText:
             n for x in related for r in (*x.chunk.definitions.values(), *x.chunk.outputs.values()) for n in walk(r)
         ]
         if any(n.op == "inverse" and len(n.axes) > 2 for n in nodes):
-            return Text("CHANNEL_CHUNK")
-        return Text("CHUNK")
+            return Fixed("CHANNEL_CHUNK")
+        return Fixed("CHUNK")
 
     def _whole(self, x: Node, axes: tuple[str, ...]) -> Code:
         """A step-level node as [B, H, T, *axes], also where it is constant."""
@@ -318,11 +315,11 @@ class PassText:
             axes = self.c.step.output_axes[name]
             value = stored(self._whole(node, tuple(sorted(axes))), axes)
             kind = Name("dtype") if name in self.c.step.handed else self._output_dtype()
-            outputs.append((name, of_code(call("from_steps", value, "lead", len(axes), kind))))
+            outputs.append((name, call("from_steps", value, "lead", len(axes), kind)))
         finals = dictionary((s.name, ref(f"{s.name}_last")) for s in self.c.step.states)
         writes = self.p.form.write_leaves()
         saved = dictionary((x.attrs[1], ref(self.leaves.taken["write", x.attrs[1]])) for x in writes)
-        self.body.append(Return(joined([dictionary(outputs), finals, saved])))
+        self.body.append(Return(beside(dictionary(outputs), finals, saved)))
 
     def _output_dtype(self) -> Code:
         """That of the first input; or of the first argument, unless that is of whole numbers."""
@@ -332,7 +329,7 @@ class PassText:
         return Either(dtype_of(first), Method(given(first), "is_floating_point", ()), Name("dtype"))
 
     def _gradients(self, stage: Map) -> None:
-        self.assign("gradients", Text("{}"))
+        self.assign("gradients", EMPTY)
         for v in self.c.step.variables:
             if v.kind == "constant":
                 continue
@@ -345,10 +342,10 @@ class PassText:
                 value = stored(self._whole(node, tuple(sorted(v.axes))), v.axes)
                 how = "from_steps" if v.per_step else "from_heads"
                 value = call(how, value, "lead", len(v.axes), dtype_of(v.name))
-            self.body.append(Do(py("{} = {}", of_code(gradient(v.name)), of_code(value))))
+            self.body.append(put(gradient(v.name), value))
         self._initial_gradients()
         firsts = dictionary((s.name, ref(f"d{s.name}_first")) for s in self.c.step.states)
-        self.body.append(Return(joined([ref("gradients"), firsts])))
+        self.body.append(Return(beside(ref("gradients"), firsts)))
 
     def _outer(self, pairs: list[tuple[Node, Node]]) -> Code:
         """The sum over sequences and steps of products of two vectors of each step."""
@@ -375,12 +372,12 @@ class PassText:
                 value = stored(printer.value(program.outputs[gradient_name(v)]), v.axes)
                 own = gradient(v.name)
                 more = call("from_heads", value, one, len(v.axes), Attribute(own, "dtype"))
-                body.append(Do(py("{} += {}", of_code(own), of_code(more))))
-            self.body.append(If(of_code(Binary("is", found("states", state), Literal(None))), tuple(body)))
+                body.append(put(own, more, "+="))
+            self.body.append(If(Binary("is", found("states", state), Literal(None)), tuple(body)))
 
 
 SEQUENCES, STEPS = (
-    Starred(Item(Name("lead"), Text(":2"))),
+    Starred(Item(Name("lead"), Slice(stop=Literal(2)))),
     Starred(Name("lead")),
 )  # the first sizes of tensors of sequences, and of steps
 

@@ -3,8 +3,9 @@ for each state, forwards and backwards, and what is made of each step from the s
 
 from __future__ import annotations
 
-from ...ir.code import Code, Group, Items, Literal, Method, Text, call
-from ...ir.launch_ir import Function, Return, dictionary, of_code, ref
+from ...ir.code import Code, Group, Items, Literal, Method, call
+from ...ir.launch_ir import Function, Return, ref
+from ...ir.python_code import Fixed, dictionary
 from ...ir.step_program import StateVar, StepProgram
 from ...ir.words import Definitions
 from ..chunkwise.compiled import Compiled
@@ -22,10 +23,10 @@ def scan_definitions(c: Compiled) -> Definitions:
     for backward in (False, True):
         found += [*ScanText(c, backward).functions(), *StatesText(c, backward).functions()]
         kind, own = "backward" if backward else "forward", arguments(backward)
-        in_segments = call(f"{kind}_in_segments", Text(f"_{kind}_part"), "per_step", *own, Text("LONG"))
+        in_segments = call(f"{kind}_in_segments", Fixed(f"_{kind}_part"), "per_step", *own, Fixed("LONG"))
         doc = f"{'Gradients' if backward else 'Outputs and last states'} of {c.name}, by scans, in torch."
-        body = (by_length(c, backward), per_step_names(c), Return(of_code(in_segments)))
-        found.append(function(f"torch_{kind}", [*own, "packed=None"], doc, body))
+        body = (by_length(c, backward), per_step_names(c), Return(in_segments))
+        found.append(function(f"torch_{kind}", own, doc, body, packed=None))
     return printed(found)
 
 
@@ -58,7 +59,7 @@ class ScanText(PassText):
     def _initial(self, s: StateVar) -> Code:
         if not (s.turns and self.wide):
             return super()._initial(s)
-        return or_zeros("states", s.name, shape_of(SEQUENCES, s.axes), Text("torch.float64"))
+        return or_zeros("states", s.name, shape_of(SEQUENCES, s.axes), Fixed("torch.float64"))
 
     def _scan(self, program: StepProgram, e: Entry) -> None:
         """The statements that scan a state, before and after each step."""

@@ -7,9 +7,10 @@ depend on what an earlier one reads, the earlier one is swept in between.
 
 from __future__ import annotations
 
-from ...ir.code import Attribute, Code, Item, Items, Literal, Name, Text, call
+from ...ir.code import Attribute, Code, Item, Items, Literal, Name, call
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, walk
-from ...ir.launch_ir import Function, Note, Return, Statement, assign, assign_groups, dictionary, of_code, ref
+from ...ir.launch_ir import Function, Note, Return, Statement, assign, assign_groups, ref
+from ...ir.python_code import Fixed, dictionary
 from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ..chunkwise.compiled import Compiled
@@ -55,7 +56,7 @@ class _States(PassText):
                 continue
             n, sweep = next(sweeps), stage
             if n in maps:
-                size = self._size(sweep) if _pairs_steps(maps[n]) else Text("LONG_CHUNK")
+                size = self._size(sweep) if _pairs_steps(maps[n]) else Fixed("LONG_CHUNK")
                 self._map(maps[n], f"{self.kind}_{list(maps).index(n) + 1}", size)
             if self.needed & set(sweep.chunk.outputs) or self.edges(sweep):
                 self._exchange()
@@ -120,7 +121,7 @@ class _States(PassText):
         chunks = SegmentMapText(f"_{name}_chunks", m, self.c.step.dims, self.called)
         self.sweeps += [chunks.made(), law(f"_{name}_composed", m.affine), application(f"_{name}_applied", m.affine)]
         streams = self.text_of.arguments(chunks.streams.nodes)
-        laws = (Text(f"_{name}_chunks"), Text(f"_{name}_composed"))
+        laws = (Fixed(f"_{name}_chunks"), Fixed(f"_{name}_composed"))
         made = call("map_of_segment", *laws, streams, "lead", m.direction, size, *chunks.own[2:])
         self.assign(f"map_{len(self.sweeps)}", made)
         self.pending.append((m.affine, name, f"map_{len(self.sweeps)}"))
@@ -135,11 +136,11 @@ class _States(PassText):
             states = Items(tuple(map(Name, entering[-1])))
             own = Items(tuple(Literal(s.name[self.prefix :]) for s in affine.group))
             blocks = len(affine.shape)
-            both = (Item(Name(value), Text(x)) for x in (f":{blocks}", f"{blocks}:"))
-            parts.append(call("Segment", own, Text(f"_{name}_composed"), Text(f"_{name}_applied"), *both, states))
+            both = (Name(value)[:blocks], Name(value)[blocks:])
+            parts.append(call("Segment", own, Fixed(f"_{name}_composed"), Fixed(f"_{name}_applied"), *both, states))
         names = [s.name for affine, _, _ in self.pending for s in affine.group]
         self.body.append(Note(f"what enters, of {', '.join(names)}"))
-        self.body.append(assign_groups(entering, of_code(call("exchange", Items(tuple(parts))))))
+        self.body.append(assign_groups(entering, call("exchange", Items(tuple(parts)))))
         self.pending = []
 
 
@@ -179,7 +180,7 @@ class SegmentMapText:
         names = ", ".join(s.name for s in affine.group)
         doc = f"The map of each chunk, {ways} in time, for {names}: linear parts, then local parts."
         count = assign("count", Item(Attribute(some, "shape"), Literal(2)))
-        whole = Return(of_code(Items(tuple(results), closed=True)))
+        whole = Return(Items(tuple(results), closed=True))
         body = (*self.streams.statements(), count, *self.body, whole)
         self.own = own_arguments(body, self.dims)
         return function(self.name, [*self.streams.parameters(), *self.own], doc, body)
@@ -227,5 +228,5 @@ def _function(
     printer = TorchText(lambda x: values[x.attrs[0], x.attrs[1]], body, {}, "a")
     printer.count([x for x, _ in results])
     found = tuple(stored(printer.value(expand(x, axes)), axes) for x, axes in results)
-    body.append(Return(of_code(Items(found, closed=True))))
+    body.append(Return(Items(found, closed=True)))
     return function(name, arguments, doc, tuple(body))

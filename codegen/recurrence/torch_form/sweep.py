@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Text, call, leaf_code
+from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Slice, call
 from ...ir.expr import ONE, ROW, Node, expand, leaf, leaves
-from ...ir.launch_ir import Body, Do, Expr, For, Function, Return, Set, Statement, assign, of_code, reads
+from ...ir.launch_ir import Body, Do, For, Function, Return, Set, Statement, assign, reads, takes
+from ...ir.python_code import Part, a_list, leaf_code
 from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function
 from ...printing.dialects import along_axes
@@ -136,9 +137,10 @@ class Streams:
         return out
 
 
-def function(name: str, parameters: Iterable[str], doc: str, body: Body) -> Function:
-    """A function of torch: what it makes is small, so that it lets go of nothing on the way."""
-    return Function(name, f"({', '.join(parameters)})", doc, body, frees=False)
+def function(name: str, parameters: Iterable[str], doc: str, body: Body, **left_out: Part) -> Function:
+    """A function of torch: what it makes is small, so that it lets go of nothing on the way. `left_out`: parameters that may be,
+    and what they are then."""
+    return Function(name, takes(*parameters, **left_out), doc, body, frees=False)
 
 
 def printed(functions: Iterable[Function]) -> Definitions:
@@ -146,12 +148,12 @@ def printed(functions: Iterable[Function]) -> Definitions:
 
 
 def _appended(to: str, name: str) -> Do:
-    return Do(of_code(Method(Name(to), "append", (Name(name),))))
+    return Do(Method(Name(to), "append", (Name(name),)))
 
 
 def of_chunk(x: Code) -> Code:
     """What belongs to one chunk, of all chunks."""
-    return Item(x, Items((Text(":"), Text(":"), Name("n")), bare=True))
+    return Item(x, Items((Slice(), Slice(), Name("n")), bare=True))
 
 
 def varies(x: Node) -> bool:
@@ -245,7 +247,7 @@ class UnrollText:
         printer.count([*self.stage.outputs.values(), *self.stage.definitions.values()])
         results = [from_chunks(printer.value(n), n, x) for x, n in self.stage.outputs.items()]
         edges = list(self.at_boundaries.values())
-        whole = Return(of_code(Items(tuple(results), closed=True)))
+        whole = Return(Items(tuple(results), closed=True))
         body = (*self.streams.statements(), *self.body, whole)
         self.own = own_arguments(body, self.dims)
         doc = "State-adjoint products at each step, from the states at chunk boundaries and their gradients."
@@ -347,7 +349,7 @@ class SweepText:
         begin = [*self.streams.statements(), *self.pre_text.body]
         body = (*begin, *self._loop(some, lasts), *self.post_text.body)
         found = (*results, *(Name(self.kept.entering[n]) for n in self.edges), *map(Name, states))
-        body += (Return(of_code(Items(found, bare=True))),)
+        body += (Return(Items(found, bare=True)),)
         self.own = own_arguments(body, self.parent.c.step.dims)
         way = "forwards" if s.direction > 0 else "backwards"
         doc = f"An inter-chunk sweep {way} in time, which carries {', '.join(states)}."
@@ -365,12 +367,12 @@ class SweepText:
         order = call("range", "count") if forwards else call("range", Name("count") - 1, -1, -1)
 
         def stacked(x: str) -> Code:
-            return call("torch.stack", x if forwards else Item(Name(x), Text("::-1")), 2)
+            return call("torch.stack", x if forwards else Item(Name(x), Slice(step=Literal(-1))), 2)
 
         return (
-            *(Set((x,), Expr("[]")) for x in (*kept, *made)),
+            *(Set((x,), a_list()) for x in (*kept, *made)),
             assign("count", Item(Attribute(some, "shape"), Literal(2))),
-            For(("n",), of_code(order), tuple(each)),
+            For(("n",), order, tuple(each)),
             *(assign(x, stacked(x)) for x in kept),
             *(assign(name, stacked(x)) for x, name in made.items()),
         )

@@ -7,12 +7,12 @@ import pytest
 
 from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.exact.launch_gate import gate_launches
+from chunkform.codegen.ir.code import Literal
 from chunkform.codegen.ir.launch_ir import (
     Alloc,
+    Break,
     Do,
     Entries,
-    Entry,
-    Expr,
     For,
     Function,
     If,
@@ -24,12 +24,13 @@ from chunkform.codegen.ir.launch_ir import (
     Table,
     assigned,
     entry,
-    joined,
-    py,
+    put,
     reads,
     ref,
     statements,
+    takes,
 )
+from chunkform.codegen.ir.python_code import EMPTY, Entry, Fixed, beside, made_by, method
 from chunkform.codegen.printing.code_passes import passes
 from chunkform.codegen.printing.launch_text import launch_text
 from chunkform.errors import GateError
@@ -105,7 +106,7 @@ def test_torch_steps_store_what_is_returned(functions):
         def unstored(x):
             inside = tuple(map(unstored, x.body)) if hasattr(x, "body") else ()
             x = replace(x, body=inside) if inside else x
-            return replace(x, stores=frozenset(), text=replace(x.text, names=frozenset())) if isinstance(x, Do) else x
+            return replace(x, stores=frozenset(), value=Fixed("nothing"), target=None) if isinstance(x, Do) else x
 
         assert refused(replace(f, body=tuple(map(unstored, f.body))))
 
@@ -173,21 +174,25 @@ def any_room(f: Function) -> bool:
 def test_a_loop_over_a_dictionary_sets_the_entries_of_its_names_and_no_others():
     """A room beside those is refused where nothing stores it, and so is a part that nothing has stored."""
     parts, gradients = ref("parts"), ref("gradients")
-    each = Do(Expr("gradients[name] = part.sum(0)", frozenset({"part"})), frozenset({Entries("gradients", "parts")}))
-    loop = For(("name", "part"), py("{}.items()", parts), (each,), ("part",))
-    tables = Set(("parts", "gradients"), Expr("{}, {}"), empty=True)
-    room = Alloc(Entry("parts", "k"), Expr("8"), None, like=Expr("x"))
-    beside = Alloc(Entry("gradients", "w"), Expr("8"), None, like=Expr("x"))
-    both = joined([entry("parts", "k"), entry("gradients", "w")])
-    stores = Do(py("fill({})", both), frozenset({entry("parts", "k").text, entry("gradients", "w").text}))
-    half = Do(py("fill({})", entry("parts", "k")), frozenset({entry("parts", "k").text}))
+    each = put(
+        Fixed("gradients")[Fixed("name")],
+        method(ref("part"), "sum", 0),
+        stores=frozenset({Entries("gradients", "parts")}),
+    )
+    loop = For(("name", "part"), method(parts, "items"), (each,), ("part",))
+    tables = Set(("parts", "gradients"), beside(EMPTY, EMPTY), empty=True)
+    room = Alloc(Entry("parts", "k"), Literal(8), None, like=Fixed("x"))
+    other = Alloc(Entry("gradients", "w"), Literal(8), None, like=Fixed("x"))
+    both = (entry("parts", "k"), entry("gradients", "w"))
+    stores = Do(made_by("fill", *both), frozenset({entry("parts", "k").text, entry("gradients", "w").text}))
+    half = Do(made_by("fill", entry("parts", "k")), frozenset({entry("parts", "k").text}))
 
     def made(*body: Statement) -> Function:
-        return Function("f", "(x)", "", (tables, room, *body, loop, Return(gradients)), frozenset({"k"}))
+        return Function("f", takes("x"), "", (tables, room, *body, loop, Return(gradients)), frozenset({"k"}))
 
     gate_launches(made(half))
-    gate_launches(made(beside, stores))
-    for body, said in (((), r"part is read by .*no launch has stored it"), ((beside, half), "gradients is read by")):
+    gate_launches(made(other, stores))
+    for body, said in (((), r"part is read by .*no launch has stored it"), ((other, half), "gradients is read by")):
         with pytest.raises(GateError, match=said):
             gate_launches(made(*body))
     with pytest.raises(GateError, match="isn't assigned before"):
@@ -196,9 +201,9 @@ def test_a_loop_over_a_dictionary_sets_the_entries_of_its_names_and_no_others():
 
 def test_what_a_loop_goes_over_is_stored_before():
     """Where a function makes it of tensors, these are read there."""
-    room = Alloc("ends", Expr("8"), None, like=Expr("x"))
-    loop = For(("name", "gradient"), py("{}.items()", py("through({})", ref("ends"))), (Do(Expr("pass")),))
-    stored = Do(py("fill({})", ref("ends")), frozenset({"ends"}))
-    gate_launches(Function("f", "(x)", "", (room, stored, loop), frozenset({"k"})))
+    room = Alloc("ends", Literal(8), None, like=Fixed("x"))
+    loop = For(("name", "gradient"), method(made_by("through", ref("ends")), "items"), (Break(),))
+    stored = Do(made_by("fill", ref("ends")), frozenset({"ends"}))
+    gate_launches(Function("f", takes("x"), "", (room, stored, loop), frozenset({"k"})))
     with pytest.raises(GateError, match=r"ends is read by .*no launch has stored it"):
-        gate_launches(Function("f", "(x)", "", (room, loop), frozenset({"k"})))
+        gate_launches(Function("f", takes("x"), "", (room, loop), frozenset({"k"})))

@@ -8,8 +8,27 @@ import pytest
 from shared.definitions import read_definitions
 from shared.outside import names_from_outside
 
-from chunkform.codegen.ir.launch_ir import Expr, joined, py, ref
-from chunkform.codegen.ir.quoted import filled, quoted
+from chunkform.codegen.ir.code import Attribute, Group, Starred
+from chunkform.codegen.ir.launch_ir import entry, item, ref
+from chunkform.codegen.ir.python_code import (
+    Each,
+    Fixed,
+    Invoked,
+    Lambda,
+    Named,
+    Spread,
+    also,
+    beside,
+    choice,
+    dictionary,
+    either,
+    isin,
+    literal,
+    made_by,
+    method,
+    said,
+    several,
+)
 from chunkform.codegen.ir.words import (
     Bound,
     Default,
@@ -85,24 +104,49 @@ def test_what_functions_take_from_outside_is_what_python_finds(name):
     assert text_of(some) == text and outside(some) == names_from_outside(text)
 
 
-def test_templates_are_filled_with_names_parts_of_names_and_expressions():
-    x = py("{}.mT", ref("q"))
-    text = py('torch.einsum("{},ij", d{}_first, {}, *{}, {}={{**{}}})', "ab", "q", x, "lead", "size", "given")
-    assert text.text == 'torch.einsum("ab,ij", dq_first, q.mT, *lead, size={**given})' == "".join(text.words)
-    assert kinds(text.words) == [
+def test_names_in_expressions_say_what_they_are():
+    x = Attribute(ref("q"), "mT")
+    given = Named("size", dictionary([Spread(Fixed("given"))]))
+    made = made_by("torch.einsum", said("ab,ij"), "dq_first", x, Starred(Fixed("lead")), given)
+    assert made.text == 'torch.einsum("ab,ij", dq_first, q.mT, *lead, size={**given})' == "".join(made.words)
+    assert kinds(made.words) == [
         (Read, "torch"), (Member, "einsum"), (Said, '"ab,ij"'), (Read, "dq_first"), (Read, "q"), (Member, "mT"),
         (Read, "lead"), (Keyword, "size"), (Read, "given"),
     ]  # fmt: skip
-    assert "".join(joined([Expr("a"), "b[0]"], " | ").words) == "a | b[0]"
-    assert kinds(py('{}["{}"] = {}', "outputs", "o", "x[0]").words)[0] == (Read, "outputs")
-    assert kinds(quoted("[x for x in y if x]")) == [(Read, "x"), (Bound, "x"), (Read, "y"), (Read, "x")]
-    assert filled("{}", [("a", Read("b"))]) == ("a", "b")
+    assert made.names == {"q"}  # the others are fixed
+    each = Each(Fixed("x"), ("x",), Fixed("y"), Fixed("x"))
+    assert each.text == "[x for x in y if x]"
+    assert kinds(each.words) == [(Read, "x"), (Bound, "x"), (Read, "y"), (Read, "x")]
+    back = Lambda(("x",), made_by("f", "x"))
+    assert back.text == "lambda x: f(x)" and kinds(back.words) == [(Bound, "x"), (Read, "f"), (Read, "x")]
 
 
-@pytest.mark.parametrize("text", ["a +", "if x:"])
-def test_what_is_no_python_is_refused(text):
-    with pytest.raises(ValueError, match="expected an expression or a statement of Python, got"):
-        quoted(text)
+def test_expressions_have_the_parentheses_that_they_need():
+    q, n = ref("q"), Fixed("n")
+    shown = {
+        "q[:, -1]": q[:, -1], "q[..., n]": q[..., n], "q[::-1]": q[::-1], 'q["a"]': q["a"], "(q, n)": several(q, n),
+        "(q,)": several(q),
+        "q, n": beside(q, n), "f(q, n)": made_by("f", beside(q, n)), "(q + 1).sum(0)": method(q + 1, "sum", 0),
+        "q is None or n in q or n": either(either(q.missing, isin(n, q)), n), "(q or n) and q": also(either(q, n), q),
+        "(q if n else 1) + n": choice(q, n, 1) + n, "{}": dictionary([]), "f()()": Invoked(made_by("f")),
+        '{"a": q, **n}': dictionary([("a", q), Spread(n)]), '("a", (1, None, ), )': literal(["a", (1, None)]),
+        "{n: q for n, q in q}": Each(q, ("n", "q"), q, key="n"), "-(-q // n)": -Group(-q // n),
+    }  # fmt: skip
+    assert {x.text: x.text for x in shown.values()} == {text: text for text in shown}
+    assert entry("saved", "S").names == {'saved["S"]'} == {entry("saved", "S").text}
+    assert item("made", "S").names == {"made"}
+
+
+def test_an_expression_is_no_string():
+    for x in ("a +", "q.float()", "a, b", "f(x)"):
+        with pytest.raises(ValueError, match="expected a name, got"):
+            Fixed(x)
+    with pytest.raises(TypeError, match="expected an expression, a string, an integer or a slice"):
+        ref("q")[1.5]
+    with pytest.raises(TypeError, match="is not iterable"):
+        list(ref("q"))
+    with pytest.raises(TypeError, match="would lose what it reads: q"):
+        f"{ref('q')}"
 
 
 def test_a_file_is_read_as_python_reads_it():

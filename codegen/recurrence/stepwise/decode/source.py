@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....ir.expr import Node, leaves
-from ....ir.launch_ir import Body, Do, Expr, Function, Set, joined, py, ref
+from ....ir.launch_ir import Body, Code, Function, Set, put, ref, takes
+from ....ir.python_code import Fixed, Named, literal, made_by, method, said, several
 from ....ir.words import Definitions, apart, text_of
 from ....printing.code_passes import finished_function, finished_kernel
 from ....printing.expressions import NodePrinter, Torch
@@ -14,7 +15,7 @@ from ....printing.kernel_text import kernel_definition
 from ....printing.launch_text import launch_definition
 from ...chunkwise.compiled import Compiled
 from .. import starts as start_functions
-from ..names import names_of, printed, sizes, tensors
+from ..names import computed, names_of, printed, sizes, tensors
 from .kernel import step_kernel, step_rows
 from .kernel_gate import gate_step, gate_steps
 from .several import several_steps
@@ -34,7 +35,7 @@ class Decoding:
     """`parts` are what `step`, an expression for the op's `Step`, is made of."""
 
     parts: Definitions
-    step: Expr
+    step: Code
 
     @property
     def text(self) -> str:
@@ -54,16 +55,16 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     gate_steps(c, several["kernel"], kernels[-1])
     own = [launch_definition(finished_function(torch_step(c))), *map(kernel_definition, kernels)]
     first = start_functions(c, gradients=False) if starts and not has_start else ()
-    step = "Step(SIGNATURE, torch_step, {}, torch_start)" if starts else "Step(SIGNATURE, torch_step, {})"
-    return Decoding(apart([*first, *own], "\n"), py(step, _table(k, rows)))
+    step = made_by("Step", "SIGNATURE", "torch_step", _table(k, rows), *(["torch_start"] if starts else []))
+    return Decoding(apart([*first, *own], "\n"), step)
 
 
-def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> Expr:
+def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> Code:
     """The `StepKernel` that launches the kernel."""
     wide = []
     if rows:
-        slots = _literal(rows["slots"])
-        wide = [py('rows=RowKernel(step_rows_kernel, "{}", "{}", {})', rows["row"], rows["column"], slots)]
+        slots = rows["slots"]
+        wide = [Named("rows", made_by("RowKernel", "step_rows_kernel", said(rows["row"]), said(rows["column"]), slots))]
     fields = {
         "reads": k["reads"],
         "constants": [key for _, key in k["constants"]],
@@ -74,14 +75,8 @@ def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> Expr:
         "smallest": k["smallest"],
         "scaled": k["scaled"],
     }
-    given = joined([*(py("{}={}", n, _literal(x)) for n, x in fields.items()), *wide])
-    return py("StepKernel(step_kernel, steps_kernel, {})", given)
-
-
-def _literal(x: object) -> str:
-    if isinstance(x, list | tuple):
-        return f"({''.join(f'{_literal(y)}, ' for y in x)})"
-    return f'"{x}"' if isinstance(x, str) else repr(x)
+    given = [*(Named(n, literal(x)) for n, x in fields.items()), *wide]
+    return made_by("StepKernel", "step_kernel", "steps_kernel", *given)
 
 
 def torch_step(c: Compiled) -> Function:
@@ -100,19 +95,18 @@ def torch_step(c: Compiled) -> Function:
     constants = [v for v in p.variables if v.kind == "constant" and ("constant", v.name) in read]
     given = [v for v in tensors(p) if (v.kind, v.name) in read]
     body: Body = (
-        Set(("dtype",), Expr("dtype_of(given)")),
-        *([Set(("like",), Expr(f"{layout.lead}.new_zeros((), dtype=dtype)"))] if "like" in asked else []),
-        *(Set((f"size_{d}",), Expr(text)) for d, text in layout.dims.items() if f"size_{d}" in asked),
-        *(Set((names.of("constant", v.name),), Expr(f'constants["{v.name}"]')) for v in constants),
-        *(
-            Set((names.of(v.kind, v.name),), Expr(f'given["{v.name}"].to(dtype){".exp()" if v.is_decay else ""}'))
-            for v in given
-        ),
-        *(Set((names.of("state", s.name),), Expr(f'states["{s.name}"].to(dtype)')) for s in p.states),
+        Set(("dtype",), made_by("dtype_of", "given")),
+        *([Set(("like",), method(layout.lead, "new_zeros", several(), dtype="dtype"))] if "like" in asked else []),
+        *(Set((f"size_{d}",), size) for d, size in layout.dims.items() if f"size_{d}" in asked),
+        *(Set((names.of("constant", v.name),), Fixed("constants")[v.name]) for v in constants),
+        *(Set((names.of(v.kind, v.name),), computed(v)) for v in given),
+        *(Set((names.of("state", s.name),), method(Fixed("states")[s.name], "to", "dtype")) for s in p.states),
         *made,
         *(Set((name,), results[f"next {n}"]) for n, name in following.items()),
-        *(Do(py('outputs["{}"][...] = {}', n, results[f"out {n}"])) for n in p.output_axes),
-        *(Do(py('following["{}"][...] = {}', n, ref(name))) for n, name in following.items()),
+        *(put(Fixed("outputs")[n][...], results[f"out {n}"]) for n in p.output_axes),
+        *(put(Fixed("following")[n][...], ref(name)) for n, name in following.items()),
     )
     told = "One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."
-    return Function("torch_step", "(given, states, constants, outputs, following)", told, body, frees=False)
+    return Function(
+        "torch_step", takes("given", "states", "constants", "outputs", "following"), told, body, frees=False
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from chunkform.runtime.torch_form.scans import LAWS
 
-from ....ir.code import Code, Items, Literal, Load, Name, call, shape, where, zeros
+from ....ir.code import Code, Group, Items, Literal, Load, Name, Starred, call, code, shape, where, zeros
 from ....ir.expr import Node, dim_of, expand, leaf, plain_name, walk
 from ....ir.kernel_ir import For, If, KernelFunction, Let, Parameter, Statement, Store, added, let
 from ....ir.launch_ir import (
@@ -20,23 +20,23 @@ from ....ir.launch_ir import (
     Body,
     Call,
     Define,
-    Expr,
     Launch,
     Passed,
     Set,
-    joined,
-    py,
     ref,
 )
 from ....ir.launch_ir import If as LaunchIf
 from ....ir.launch_ir import Statement as LaunchStatement
 from ....ir.launch_ir import stored as stored_to
+from ....ir.python_code import FALSE, TRUE, Each, Fixed, also, made_by, method, said, several
+from ....ir.python_code import beside as row
 from ....ir.ranges import Range
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...step.elementwise import AFTER, BEFORE, Entry, value_of
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
+from ..print.sizes import cdiv, sizes
 from .per_step import (
     FINITE,
     STEP,
@@ -405,19 +405,19 @@ def _left(pointer: str, value: Code, axes: Axes) -> Store:
     return Store(Name(pointer) + Name("sh") * size + index, value, Name(f"{index}_ok"))
 
 
-def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStatement]:
+def launched(kernel: ScanKernel, first: Code, finals: Code) -> list[LaunchStatement]:
     """The statements that scan a state, in segments where there are few programs, and allocate what that makes. `finals`: when
     the last state is wanted."""
     S, results, forward = kernel.state, kernel.results, kernel.forward
-    sizes = [size_name(dim_of(a)) for a in kernel.axes]
-    width = f"scan_width({sizes[0]})" if sizes else "1"
-    tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
-    found: list[LaunchStatement] = [Define(("segments",), Expr(f"scan_segments(layout, {tiles})"))]
+    own = sizes(kernel.axes)
+    width = made_by("scan_width", own[0]) if own else Literal(1)
+    tiles = cdiv(own[0], width) if own else Literal(1)
+    found: list[LaunchStatement] = [Define(("segments",), made_by("scan_segments", "layout", tiles))]
     for r in results:
-        shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
-        found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
+        shape = row("B", "T", "H", *sizes(r.order))
+        found.append(Alloc(r.name, shape, r.dtype, when_wanted(r)))
     tensors = [passed(tensor, x, kernel.sometimes.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
-    words = [(x, Expr(x)) for x in map(size_name, kernel.dims)] + [(block_name(a), Expr(width)) for a in kernel.axes]
+    words = [(x, Fixed(x)) for x in map(size_name, kernel.dims)] + [(block_name(a), width) for a in kernel.axes]
 
     affine = kernel.kind == "affine"
     numbers = [ref(x) for x in states_of(S, kernel.kind)[2:]]
@@ -426,37 +426,38 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
     def launch(ends: bool) -> Launch:
         whole = [ref(f"{S}_starts"), ref(f"{S}_last"), *(NONE for _ in numbers)]
         left = [NONE, ref(f"{S}_ends") if affine else NONE, *numbers] if ends else whole
-        states = [Passed(left[0]), *(stored_to(x, tiles=bool(sizes)) for x in left[1:])]
+        states = [Passed(left[0]), *(stored_to(x, tiles=bool(own)) for x in left[1:])]
         outs = [stored_to(NONE if ends else ref(r.name), tiles=bool(r.order)) for r in results]
         return Launch(
             kernel.name,
-            Expr(f"layout.sequences * segments * H * {tiles}"),
+            Fixed("layout.sequences") * Fixed("segments") * Fixed("H") * tiles,
             (*states, *tensors, *outs),
-            (Expr("*layout.swept"), Expr("segments"), Expr("layout.length(segments)")),
-            (*words, ("C", Expr("SCAN" if sizes else "LONG_SCAN")), ("RESULTS", Expr(str(not ends)))),
-            (("STAGES", Expr("scan_stages(segments)")), ("num_warps", Expr("1"))),
-            frozenset({STEPS, HEADS, *([TILES] if sizes else [])}),
+            (Starred(Fixed("layout.swept")), Fixed("segments"), made_by("layout.length", "segments")),
+            (*words, ("C", Fixed("SCAN") if own else Fixed("LONG_SCAN")), ("RESULTS", code(not ends))),
+            (("STAGES", made_by("scan_stages", "segments")), ("num_warps", Literal(1))),
+            frozenset({STEPS, HEADS, *([TILES] if own else [])}),
         )
 
-    state = ", ".join(["{}", "H", *sizes])
     dtype = "torch.float64" if kernel.entry is not None and kernel.entry.turns else "torch.float32"
-    ends = f"(some.new_empty(({state.format('B * segments')}), dtype={dtype}) for _ in range({len(made)}))"
-    maps = py("({})", joined(made))
-    entering = (py(f'"{kernel.kind}"'), first, maps, Expr("layout"), Expr("segments"), Expr(str(forward)))
+    empty = made_by("some.new_empty", several(Fixed("B") * Fixed("segments"), "H", *own), dtype=dtype)
+    ends = Group(Each(empty, ("_",), made_by("range", len(made)), bare=True))
+    maps = several(*made)
+    entering = (said(kernel.kind), first, maps, Fixed("layout"), Fixed("segments"), code(forward))
     segments: Body = (
-        Set(tuple(x.text for x in made), Expr(ends)),
+        Set(tuple(x.id for x in made), ends),
         launch(True),
         Call((f"{S}_starts",), "scanned", entering),
     )
-    found += [Set((f"{S}_starts",), first), LaunchIf(Expr("segments > 1"), segments)]
-    if finals == "False":
+    found += [Set((f"{S}_starts",), first), LaunchIf(Fixed("segments") > 1, segments)]
+    if finals == FALSE:
         found.append(Set((f"{S}_last",), NONE))
     else:
-        when = None if finals == "True" else Expr(finals)
-        found.append(Alloc(f"{S}_last", Expr(state.format("layout.sequences * segments")), when=when))
+        when = None if finals == TRUE else finals
+        shape = row(Fixed("layout.sequences") * Fixed("segments"), "H", *own)
+        found.append(Alloc(f"{S}_last", shape, when=when))
     found.append(launch(False))
-    if finals != "False":
+    if finals != FALSE:
         last = ref(f"{S}_last")
-        whole = py("{}.unflatten(0, (B, segments))[:, {}]", last, "-1" if forward else "0")
-        found.append(LaunchIf(py("segments > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))
+        whole = method(last, "unflatten", 0, several("B", "segments"))[:, -1 if forward else 0]
+        found.append(LaunchIf(also(Fixed("segments") > 1, last.given), (Set((f"{S}_last",), whole),)))
     return found

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ....ir.code import Code, Function, Literal, Load, Name, call, shape, zeros
+from ....ir.code import Attribute, Code, Group, Literal, Load, Name, Starred, call, shape, zeros
 from ....ir.expr import Node, dim_of, expand, factors_of, leaf, mul, plain_name, rebuild, total, walk
 from ....ir.kernel_ir import For, KernelFunction, Parameter, Statement, Store, added, let
-from ....ir.launch_ir import Alloc, Expr, Launch, Passed, in_needs, joined, py, ref
+from ....ir.launch_ir import Alloc, Launch, Passed, in_needs, ref
 from ....ir.launch_ir import Statement as LaunchStatement
 from ....ir.launch_ir import stored as stored_to
+from ....ir.python_code import Fixed, beside, choice, either, made_by, several
+from ....ir.spellings import Function
 from ....ir.step_program import LOG_PER_HEAD, PER_HEAD
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
@@ -23,6 +25,7 @@ from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
 from ...normal_form.matrix_parameters import differs, outer_product
 from ..print.axis_names import axis_name, block_name, size_name
 from ..print.names import Names
+from ..print.sizes import cdiv, padded, sizes
 
 STEP = "!"  # the axis of steps; sorts before every dim
 OPERATIONS = frozenset("leaf const number size add mul pow fn max sum peak expand".split())
@@ -33,7 +36,7 @@ ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
 
 @dataclass(frozen=True)
 class Result:
-    """What a per-step kernel makes: the Python name of a tensor [B, T, H, *order], the value, and the torch text of its dtype.
+    """What a per-step kernel makes: the Python name of a tensor [B, T, H, *order], the value, and its dtype.
     `summed`: over sequences and steps, [H, *order], as a parameter's gradient is. `wanted`: the gradient that it is for,
     None for any. `within`: (tensor, n, count) where it is the nth of `count` values of each step in a tensor that is there,
     [B, count * T, H, *order]."""
@@ -41,7 +44,7 @@ class Result:
     name: str
     node: Node
     order: Axes
-    dtype: str
+    dtype: str | Code
     summed: bool = False
     wanted: str | None = None
     within: tuple[str, int, int] | None = None
@@ -163,27 +166,21 @@ def launched(kernel: RowKernel) -> list[LaunchStatement]:
     """The statements that allocate what the kernel makes, and launch it."""
     results = kernel.results
     perhaps = sometimes(results)
-    widths = ", ".join(f"config.padded({size_name(dim_of(a))})" for a in kernel.axes)
-    rows = f"config.rows({widths})"
+    rows = made_by("config.rows", *map(padded, kernel.axes))
     found: list[LaunchStatement] = []
     for r in (r for r in results if r.within is None):
-        own = [size_name(dim_of(a)) for a in r.order]
-        shape = ", ".join([f"cdiv(B * T, {rows})" if r.summed else "B, T", "H", *own])
-        found.append(
-            Alloc(
-                r.name,
-                Expr(shape),
-                "torch.float32" if r.summed else r.dtype,
-                when_wanted(r),
-            )
-        )
+        count = [cdiv(Fixed("B") * Fixed("T"), rows)] if r.summed else ["B", "T"]
+        shape = beside(*count, "H", *sizes(r.order))
+        found.append(Alloc(r.name, shape, "torch.float32" if r.summed else r.dtype, when_wanted(r)))
     arguments = [passed(tensor, x, perhaps.get(x.attrs[:2])) for _, tensor, x in kernel.leaves]
     arguments += [stored_to(ref(r.name if r.within is None else r.within[0])) for r in results]
-    words = [(size, Expr(size)) for size in dict.fromkeys(size_name(dim_of(a)) for a in kernel.axes)]
-    words += [(block_name(a), Expr(f"config.padded({size_name(dim_of(a))})")) for a in kernel.axes]
-    words += [("ROWS", Expr(rows)), ("num_warps", Expr("4"))]
-    places = (Expr("T"), Expr("H"), Expr("B * T"))
-    grid = Expr(f"cdiv(B * T, {rows}) * H")
+    words: list[tuple[str, Code]] = [
+        (size, Fixed(size)) for size in dict.fromkeys(size_name(dim_of(a)) for a in kernel.axes)
+    ]
+    words += [(block_name(a), padded(a)) for a in kernel.axes]
+    words += [("ROWS", rows), ("num_warps", Literal(4))]
+    places = (Fixed("T"), Fixed("H"), Fixed("B") * Fixed("T"))
+    grid = cdiv(Fixed("B") * Fixed("T"), rows) * Fixed("H")
     return [*found, Launch(kernel.name, grid, tuple(arguments), places, tuple(words))]
 
 
@@ -208,7 +205,7 @@ def _dims(results: list[Result]) -> list[str]:
     )
 
 
-def when_wanted(r: Result) -> Expr | None:
+def when_wanted(r: Result) -> Code | None:
     """When a result is wanted, None for always."""
     return None if r.wanted is None else in_needs(r.wanted)
 
@@ -243,18 +240,18 @@ def passed(base: str, x: Node, gradients: tuple[str, ...] | None) -> Passed:
     """What a launch passes for a leaf, which is used for these gradients, or for any."""
     kind = x.attrs[0]
     if kind == "constant":
-        return Passed(Expr(f'constants["{x.attrs[1]}"]'))
+        return Passed(Fixed("constants")[x.attrs[1]])
     tensor = ref(base)
     if kind in PER_STEP:
-        given, nothing = py("{}, *strides({}, H)", tensor, tensor), "None, 0, 0, 0, 1"
+        given, nothing = several(tensor, Starred(made_by("strides", tensor, "H"))), several(None, 0, 0, 0, 1)
     elif kind == "sums":
-        given, nothing = py("{}, {}.shape[2]", tensor, tensor), "None, 0"
+        given, nothing = several(tensor, Attribute(tensor, "shape")[2]), several(None, 0)
     else:
         return Passed(tensor)
     if gradients is None or _is_given(x):
-        return Passed(given)
-    when = joined(map(in_needs, gradients), " or ")
-    return Passed(py("*(({}) if {} else ({}))", given, when, nothing), wanted=frozenset(gradients))
+        return Passed(beside(*given.values))
+    when = either(*map(in_needs, gradients))
+    return Passed(Starred(Group(choice(given, when, nothing))), wanted=frozenset(gradients))
 
 
 def loaded(base: str, x: Node, missing: bool, rows: str = "ROWS") -> list[Statement]:

@@ -9,7 +9,6 @@ from ....ir.code import (
     Binary,
     Code,
     Either,
-    Function,
     Literal,
     Load,
     Name,
@@ -27,6 +26,7 @@ from ....ir.expr import (
     leaf,
 )
 from ....ir.kernel_ir import Body, Let, Statement, let
+from ....ir.spellings import Function
 from ....ir.step_program import PER_HEAD
 from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import PER_STEP, STEPS, WEIGHT, at_row

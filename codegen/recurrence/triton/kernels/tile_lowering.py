@@ -16,11 +16,9 @@ import sympy
 from ....exact.rationals import irrational
 from ....ir.code import (
     Code,
-    Function,
     Group,
     Literal,
     Name,
-    Power,
     call,
     plus,
     shape,
@@ -40,6 +38,7 @@ from ....ir.expr import (
     walk,
 )
 from ....ir.kernel_ir import Let
+from ....ir.spellings import Function, Power
 from ....printing.cannot_print import CannotPrint
 from ....printing.dialects import larger
 from ....printing.walk import Walk

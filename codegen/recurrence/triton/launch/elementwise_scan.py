@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ....ir.expr import Node, dim_of, leaf, walk
-from ....ir.launch_ir import Call, Expr, ref
+from ....ir.expr import Node, leaf, walk
+from ....ir.launch_ir import Call, Code, ref
+from ....ir.python_code import FALSE, TRUE, Fixed, several
 from ....ir.ranges import Range, Ranges
 from ....ir.step_program import StepProgram
 from ....printing.terms import Axes
@@ -19,7 +20,7 @@ from ...step.decays import known_range
 from ...step.elementwise import AFTER, BEFORE, Entry, entrywise, over_stored, scans, value_of
 from ..kernels.elementwise_scan import beside, launched, scan_kernel
 from ..kernels.per_step import Result, printable
-from ..print.axis_names import size_name
+from ..print.sizes import sizes
 from .launch_plan import Host
 
 # Functions that a scan computes for the values of a step, at most. It has one warp, whose threads hold 32 entries of every value:
@@ -101,7 +102,7 @@ class ScanHost(Host):
         known = {y.attrs[:2]: self.ranges(y) for x in e.printed for y in walk(x) if y.op == "leaf"}
         self.kernels.append(replace(kernel, ranges=known))
         first = ref(f"{self.names(leaf('state', e.state))}_first")
-        self.body += launched(kernel, first, "False" if again else "finals" if forward else "True")
+        self.body += launched(kernel, first, FALSE if again else Fixed("finals") if forward else TRUE)
 
     def _maps(self, nodes: list[Node], axes: Axes) -> list[Node]:
         """The numbers of a scan's maps, as it has them: made there, or loaded, which those of the most functions are first."""
@@ -122,15 +123,15 @@ class ScanHost(Host):
         if printable(x, x.axes):
             self.body += self._per_step([Result(self.names(made), x, x.axes, "torch.float32")])
         else:
-            shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)])
+            shape = several("B", "T", "H", *sizes(x.axes))
             value = self.torch_text({"x": x}, {"x": x.axes})["x"]
-            self.body.append(Call((self.names(made),), "spread", (value, Expr(f"({shape})"), Expr("some"))))
+            self.body.append(Call((self.names(made),), "spread", (value, shape, Fixed("some"))))
         return made
 
     def _per_step_results(self, values: dict[str, Node], orders: dict[str, Axes]) -> dict[str, Result]:
         return super()._per_step_results({n: x for n, x in values.items() if n not in self.made}, orders)
 
-    def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, Expr]:
+    def _values(self, values: dict[str, Node], orders: dict[str, Axes], made: Mapping[str, str]) -> dict[str, Code]:
         return super()._values(values, orders, {**made, **self.made})
 
 

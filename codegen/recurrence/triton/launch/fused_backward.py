@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ....ir.code import Code, Literal, plus
 from ....ir.expr import Node, dim_of, leaf, walk
-from ....ir.launch_ir import NONE, Alloc, Call, Define, Expr, Function, If, Set, py, ref
+from ....ir.launch_ir import NONE, Alloc, Call, Define, Function, If, Set, ref, takes
+from ....ir.python_code import Fixed, Named, a_list, beside, choice, isin, made_by, several
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Accumulate, Plan
 from ..kernels.arguments import Role
@@ -18,6 +20,7 @@ from ..plan_passes.decay_sums import OWN, decay_sum
 from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import size_name
+from ..print.sizes import padded
 from ..warp_roles.whole import fused_schedule_if_any
 from .launch_plan import Host
 
@@ -38,7 +41,7 @@ class FusedBackwardHost(Host):
         t, k = self.t, self.t.first
         self._open()
         state = self.names(leaf("state", t.state.name))
-        self.body.append(Set((f"{state}_checkpoints",), Expr(f'saved["{t.state.name} checkpoints"]')))
+        self.body.append(Set((f"{state}_checkpoints",), Fixed("saved")[f"{t.state.name} checkpoints"]))
         at_once = t.state.name in self.fused.at_once
         kernel, in_place = fused_backward_kernel(
             "backward_whole", t, self.fused.stores, self._inside(), at_once, self.names
@@ -49,7 +52,7 @@ class FusedBackwardHost(Host):
         for a in kernel.arguments:
             if a.name in loaded and a.source is not None:
                 name = self.names(a.source)
-                self.body.append(Set((name,), py("aligned({})", ref(name))))
+                self.body.append(Set((name,), made_by("aligned", ref(name))))
         self._entering_segments(k)
         for j, o in t.opened.items():
             prologue = {x: n for x, n in o.matrices.items() if not made_here(n, replace(o, tile=()))}
@@ -60,8 +63,17 @@ class FusedBackwardHost(Host):
         self.body += self.launches.launch(kernel, block="block_")
         self.kernels.append(kernel)
         self._gradients()
-        exchange = ", exchange=None" if self.exchanges else ""
-        head = f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})"
+        head = takes(
+            "given",
+            "states",
+            "constants",
+            "saved",
+            "cotangents",
+            "final_cotangents",
+            "needs",
+            packed=None,
+            **self._exchange(),
+        )
         return self._function(f"{self.function}_backward_whole", head, "Gradients, by the fused backward pass.")
 
     def _inside(self) -> set[Node]:
@@ -82,7 +94,7 @@ class FusedBackwardHost(Host):
         with self._apart() as inner:
             self._launch_prologue(self.opened[k], self._everything(), "backward_whole_prologue_ends", k)
             self._inputs(sweep_of_ends)
-        self.body += [If(Expr(self._in_segments), tuple(inner))] if inner else []
+        self.body += [If(self._in_segments, tuple(inner))] if inner else []
         self.kernels.append(sweep_of_ends)
         begin, finish = self._entering(k, sweep, sweep_of_ends)
         self.body += [*begin, *finish]
@@ -92,7 +104,12 @@ class FusedBackwardHost(Host):
         inside, add = self._inside(), self.body.append
         state, columns = self.names(leaf("state", self.t.state.name)), size_name(dim_of(self.t.columns))
         checkpoints = ref(f"{state}_checkpoints")
-        add(Set(("places_of_checkpoints",), py("in_place({}, blocks) if OVERWRITE in saved else []", checkpoints)))
+        add(
+            Set(
+                ("places_of_checkpoints",),
+                choice(made_by("in_place", checkpoints, "blocks"), isin("OVERWRITE", "saved"), a_list()),
+            )
+        )
         for s in (s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside):
             room = self._allocated(0, s)
             fits = s.kind != "sums" and [size_name(dim_of(a)) for a in s.leaf.axes] == [columns]
@@ -102,7 +119,7 @@ class FusedBackwardHost(Host):
         self._allocate_sums(kernel, in_place)
         name = self.names(leaf("state", self.t.gradient.name))
         wanted = self._wants_last(self.t.gradient, False)
-        add(self._new_state(f"{name}_last", self.t.gradient, "layout.sequences", wanted))
+        add(self._new_state(f"{name}_last", self.t.gradient, Fixed("layout.sequences"), wanted))
 
     def _allocate_sums(self, kernel: Kernel, in_place: bool) -> None:
         """Room for what blocks add to a decay's gradient: in parts, or in one number for each step, which lies where the decays'
@@ -116,28 +133,29 @@ class FusedBackwardHost(Host):
         for sums in (x for o in self.t.opened.values() for x in o.sums):
             for slot, side in ((n, side) for _, *slots in sums.own for n, side in zip(slots, SIDES, strict=True)):
                 sides.setdefault(f"own.{slot}", set()).add(side)
-        sizes = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
-        self.body.append(Define(("warps",), Expr(f"warps_of(({sizes}))")))
+        self.body.append(Define(("warps",), made_by("warps_of", several(*map(padded, kernel.axes)))))
         decays = [a.name for a in kernel.arguments if a.role is Role.SUMS] if in_place else []
-        apart = Expr("apart(warps)")
+        apart = made_by("apart", "warps")
         for what, x in named.items():
             name, parts = (
                 self.names(x),
-                [f"{side}_partial_sums(warps)" for side in SIDES if side in sides.get(what, ())],
+                [made_by(f"{side}_partial_sums", "warps") for side in SIDES if side in sides.get(what, ())],
             )
-            shape = Expr(f"B, H, {' + '.join(parts) or 1}, T")
+            shape = beside("B", "H", plus(*parts) if parts else 1, "T")
             if what == "spans":
-                room: Alloc | Set = Alloc(name, Expr("B, H, blocks.chunks, warps if apart(warps) else 1"))
+                room: Alloc | Set = Alloc(
+                    name, beside("B", "H", "blocks.chunks", choice("warps", made_by("apart", "warps"), 1))
+                )
             elif "." in what:
                 room = Alloc(name, shape, when=apart)
             elif decays:
-                room = Set((name,), py("None if apart(warps) else {}", ref(f"block_{decays.pop()}")))
+                room = Set((name,), choice(None, made_by("apart", "warps"), ref(f"block_{decays.pop()}")))
             else:
                 room = Alloc(name, shape, unless=apart)
             self.body.append(room)
 
-    def _sums_of(self, k: int) -> str:
-        return "1"
+    def _sums_of(self, k: int) -> Code:
+        return Literal(1)
 
     def _replaced(self, k: int, s: Store) -> Node | None:
         return None
@@ -151,10 +169,10 @@ class FusedBackwardHost(Host):
                 found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
                 found |= {f"own_{slot}": decay_sum(state, f"{OWN}.{slot}") for slot in sums.slots}
         spans = ref(self.names(spans_of(state)))
-        arguments = [py("{}, blocks", spans), *(py("{}={}", slot, ref(self.names(x))) for slot, x in found.items())]
-        arguments += [Expr("at_once=True")] if state in self.fused.at_once else []
+        arguments = [beside(spans, "blocks"), *(Named(slot, ref(self.names(x))) for slot, x in found.items())]
+        arguments += [Named("at_once", Literal(True))] if state in self.fused.at_once else []
         kinds = {"late"} if state in self.fused.at_once else {slot.split("_")[1] for slot in found}
         sides = [ref(self.names(leaf("sums", f"{state}.{x}"))) if x in kinds else NONE for x in ("late", "early")]
         by_parts = Call((name,), "block_state_adjoint", tuple(arguments), lines=True)
-        by_step = Call((name,), "step_state_adjoint", (spans, Expr("blocks"), *sides))
-        self.body.append(If(Expr("apart(warps)"), (by_parts,), (by_step,)))
+        by_step = Call((name,), "step_state_adjoint", (spans, Fixed("blocks"), *sides))
+        self.body.append(If(made_by("apart", "warps"), (by_parts,), (by_step,)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ....ir.code import Attribute
 from ....ir.expr import dim_of
-from ....ir.launch_ir import Define, Expr, If, Set, Statement, in_needs, joined, py, ref
+from ....ir.launch_ir import Code, Define, If, Set, Statement, in_needs, ref
+from ....ir.python_code import Fixed, dictionary, made_by
 from ....ir.step_program import StepProgram, Var
 from ..print.axis_names import size_name
 from ..print.names import Names
@@ -17,32 +19,32 @@ def inputs(p: StepProgram, names: Names, first: Var | None = None) -> list[State
     found: list[Statement] = []
     given = [v for v in p.variables if v.kind != "constant"]
     for v in given:
-        value = Expr(f'given["{v.name}"]')
-        found.append(Set((names(v.leaf),), py("steps({})", value) if v.per_step else value))
+        value = Fixed("given")[v.name]
+        found.append(Set((names(v.leaf),), made_by("steps", value) if v.per_step else value))
     stepwise = next(v for v in p.variables if v.per_step)
     found.append(Define(("some",), ref(names((first or stepwise).leaf))))
-    found.append(Define(("B", "T"), py("{}.shape[:2]", ref(names(stepwise.leaf)))))
-    heads = joined(py("{}.shape[{}]", ref(names(v.leaf)), 2 if v.per_step else 0) for v in given)
-    found.append(Define(("H",), py("max({}, 0)", heads)))
+    found.append(Define(("B", "T"), Attribute(ref(names(stepwise.leaf)), "shape")[:2]))
+    heads = (Attribute(ref(names(v.leaf)), "shape")[2 if v.per_step else 0] for v in given)
+    found.append(Define(("H",), made_by("max", *heads, 0)))
     for v in given:
         if not v.per_step:
-            found.append(Set((names(v.leaf),), py("with_heads({}, H)", ref(names(v.leaf)))))
+            found.append(Set((names(v.leaf),), made_by("with_heads", ref(names(v.leaf)), "H")))
     for d in p.dims:
         with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
         if with_dim is None:
             s = next(s for s in p.states if d in map(dim_of, s.axes))
             at = [dim_of(a) for a in s.axes].index(d) - len(s.axes)
-            size = Expr(f'states["{s.name}"].shape[{at}]')
+            size = Attribute(Fixed("states")[s.name], "shape")[at]
         else:
             at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
-            size = py("{}.shape[{}]", ref(names(with_dim.leaf)), at)
+            size = Attribute(ref(names(with_dim.leaf)), "shape")[at]
         found.append(Define((size_name(d),), size))
     return found
 
 
-def entries(values: Mapping[str, Expr]) -> Expr:
+def entries(values: Mapping[str, Code]) -> Code:
     """A dictionary."""
-    return py("{{{}}}", joined(py('"{}": {}', n, x) for n, x in values.items()))
+    return dictionary(values.items())
 
 
 def if_wanted(result: str, body: Sequence[Statement]) -> If:

@@ -11,7 +11,6 @@ from ....ir.launch_ir import (
     Alloc,
     Call,
     Define,
-    Expr,
     For,
     Function,
     If,
@@ -20,10 +19,10 @@ from ....ir.launch_ir import (
     Set,
     Statement,
     Wanted,
-    py,
     ref,
+    takes,
 )
-from ....ir.launch_ir import joined as listed
+from ....ir.python_code import TRUE, Fixed, also, beside, made_by
 from ....ir.warp_schedule import Schedule
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.compiled import Compiled
@@ -55,18 +54,20 @@ class JoinedSweeps(Host):
         """
         self._open()
         at = next(n for n, x in enumerate(self.body) if isinstance(x, Define) and x.names == ("config",))
-        self.body.insert(at + 1, Define(("config",), Expr("joined_config(config)")))
+        self.body.insert(at + 1, Define(("config",), made_by("joined_config", "config")))
         self._sweeps()
         if not self.joined:
             raise CannotPrint("no sweep is one kernel with its prologue")
         if self.backward:
             self._gradients()
-            head = "(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None)"
+            head = takes(
+                "given", "states", "constants", "saved", "cotangents", "final_cotangents", "needs", packed=None
+            )
             return self._function(
                 f"{self.function}_backward_joined", head, "Gradients, by sweeps with their prologues."
             )
         self._outputs()
-        head = "(given, states, constants, packed=None, needs_backward=True, finals=True)"
+        head = takes("given", "states", "constants", packed=None, needs_backward=TRUE, finals=TRUE)
         made = "Outputs, last states and what the backward pass uses, by a kernel that makes all of them."
         return self._function(f"{self.function}_forward_joined", head, made)
 
@@ -154,7 +155,7 @@ class JoinedSweeps(Host):
         names = [self.names(x) for x in sources if x is not None and x.attrs[0] == "cotangent"]
         new = [n for n in names if n not in self.ready]
         self.ready |= set(new)
-        return [Set((n,), py("aligned({})", ref(n))) for n in new]
+        return [Set((n,), made_by("aligned", ref(n))) for n in new]
 
 
 def _launches(x: Statement, *kernels: str) -> bool:
@@ -201,11 +202,12 @@ def handed_over(host: Host, joined: JoinedSweeps) -> If:
     p = host.c.step
     wide = [ref(host.names(v.leaf)) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
     axes = dict.fromkeys(a for k in joined.joined for a in k.axes if a != k.tiled or k.one_tile)
-    sizes = [Expr(x) for x in dict.fromkeys(size_name(dim_of(a)) for a in axes)]
-    most = sizes[0] if len(sizes) == 1 else py("max({})", listed(sizes))
-    alone = "segments == 1" + (" and exchange is None" if host.exchanges else "")
-    rest = "saved, cotangents, final_cotangents, needs, packed"
+    sizes = [Fixed(x) for x in dict.fromkeys(size_name(dim_of(a)) for a in axes)]
+    most = sizes[0] if len(sizes) == 1 else made_by("max", *sizes)
+    alone = [Fixed("segments").equals(1), *([Fixed("exchange").missing] if host.exchanges else [])]
+    rest = ["saved", "cotangents", "final_cotangents", "needs", "packed"]
     if not host.backward:
-        rest = "packed, needs_backward, finals"
-    call = Call((), f"{host.function}_{host.kind}_joined", (Expr(f"given, states, constants, {rest}"),), lines=True)
-    return If(py("{} and may_join(config, {}, {})", alone, most, listed(wide)), (Return(call),))
+        rest = ["packed", "needs_backward", "finals"]
+    handed = beside("given", "states", "constants", *rest)
+    call = Call((), f"{host.function}_{host.kind}_joined", (handed,), lines=True)
+    return If(also(*alone, made_by("may_join", "config", most, *wide)), (Return(call),))

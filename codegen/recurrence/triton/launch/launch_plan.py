@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ....ir.code import Attribute, Binary, Literal, Not, times
 from ....ir.expr import (
     Node,
     dim_of,
@@ -15,19 +16,19 @@ from ....ir.expr import (
 )
 from ....ir.launch_ir import (
     Call,
+    Code,
     Define,
-    Do,
-    Expr,
     Function,
     If,
     Return,
     Set,
     Statement,
     Update,
-    joined,
-    py,
+    put,
     ref,
+    takes,
 )
+from ....ir.python_code import EMPTY, TRUE, Fixed, Part, also, beside, choice, isin, made_by, method, said, several
 from ....ir.step_program import StateVar
 from ....printing.code_passes import finished_function
 from ....printing.launch_text import launch_text
@@ -37,6 +38,7 @@ from ...stepwise.initial import initial_adjoints
 from ..kernels.chunk_kernel import Kernel
 from ..plan_passes.value_placement import is_made
 from ..print.axis_names import size_name
+from ..print.sizes import sizes
 from .inputs import entries, if_wanted, inputs
 from .sweep_launches import SweepLaunches
 from .warp_roles import with_roles_chosen
@@ -55,10 +57,10 @@ class Host(SweepLaunches):
     def function_ir(self) -> Function:
         """The function as data."""
         if self.whole is not None and self.backward:
-            rest = "".join(f", {x}" for x in ("packed", *(["exchange"] if self.exchanges else [])))
-            handed = Expr(f"given, states, constants, saved, cotangents, final_cotangents, needs{rest}")
+            rest = ["packed", *(["exchange"] if self.exchanges else [])]
+            handed = beside("given", "states", "constants", "saved", "cotangents", "final_cotangents", "needs", *rest)
             call = Call((), f"{self.function}_backward_whole", (handed,), lines=True)
-            self.body.append(If(Expr(f'"{self.whole.state.name} checkpoints" in saved'), (Return(call),)))
+            self.body.append(If(isin(said(f"{self.whole.state.name} checkpoints"), "saved"), (Return(call),)))
         self._open()
         self.body += self.instead
         self._sweeps()
@@ -67,15 +69,29 @@ class Host(SweepLaunches):
             self._gradients()
         else:
             self._outputs()
-        exchange = ", exchange=None" if self.exchanges else ""
-        head = f"(given, states, constants, packed=None{exchange}, needs_backward=True, finals=True)"
+        exchange = self._exchange()
+        head = takes("given", "states", "constants", packed=None, **exchange, needs_backward=TRUE, finals=TRUE)
         doc = "Outputs, last states and what the backward pass uses."
         if self.backward:
             head, doc = (
-                f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})",
+                takes(
+                    "given",
+                    "states",
+                    "constants",
+                    "saved",
+                    "cotangents",
+                    "final_cotangents",
+                    "needs",
+                    packed=None,
+                    **exchange,
+                ),
                 "Gradients.",
             )
         return self._function(f"{self.function}_{self.kind}", head, doc)
+
+    def _exchange(self) -> dict[str, Part]:
+        """What hands on states between segments that are elsewhere."""
+        return {"exchange": None} if self.exchanges else {}
 
     def _open(self) -> None:
         p, add = self.c.step, self.body.append
@@ -83,20 +99,20 @@ class Host(SweepLaunches):
         narrow = [v for v in p.variables if v.kind == "input" and v.name not in given]
         first = p.leading if p.leading in narrow else narrow[0] if given else None
         self.body += inputs(p, self.names, first)
-        sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
-        add(Define(("config",), Expr(f'choose(some.dtype, ({sizes}), "{HASH}")')))
-        add(Define(("layout",), Expr("chunk_layout(packed, (B, T, H), config.chunk)")))
+        sizes = several(*map(size_name, p.dims))
+        add(Define(("config",), made_by("choose", "some.dtype", sizes, said(HASH))))
+        add(Define(("layout",), made_by("chunk_layout", "packed", several("B", "T", "H"), "config.chunk")))
         if self.from_checkpoints or self.schedule.stored or self._takes_blocks:
-            add(Define(("blocks",), Expr(f"chunk_layout(packed, (B, T, H), {self.block})")))
+            add(Define(("blocks",), made_by("chunk_layout", "packed", several("B", "T", "H"), self.block)))
         if self.whole is not None and not self.backward:
             wide = [ref(self.names(v.leaf)) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
-            jointly = py("needs_backward is True and may_be_fused(config, ({}), {})", sizes, joined(wide))
+            jointly = also(Binary("is", Fixed("needs_backward"), TRUE), made_by("may_be_fused", "config", sizes, *wide))
             add(Define(("jointly",), jointly))
-        parts = "1"
+        parts: Code = Literal(1)
         if self.cuts:
-            tiles = max((self.launches.tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
-            parts = f"segments_for(layout, B * H * {tiles})"
-        add(Define(("segments",), Expr(parts)))
+            most = max(self.opened.values(), key=lambda o: size_name(dim_of(o.tile[0])) if len(o.tile) == 1 else "")
+            parts = made_by("segments_for", "layout", times(Fixed("B"), Fixed("H"), self.launches.tile_count(most)))
+        add(Define(("segments",), parts))
         for s in p.states:
             self._first_state(s)
             if not self.backward:
@@ -109,32 +125,31 @@ class Host(SweepLaunches):
         add = self.body.append
         for s in self.c.step.states:
             name = self.names(leaf("state", f"d{s.name}"))
-            value = Expr(f'whole(final_cotangents.get("{s.name}"))')
+            value = made_by("whole", made_by("final_cotangents.get", said(s.name)))
             add(Set((f"{name}_first", f"{name}_starts"), value, each=True))
         for s in self.c.step.states:
             name = self.names(leaf("state", s.name))
             if s.name in self.again:
-                first = py('saved["{}"] if segments > 1 else {}', f"{s.name} starts", ref(f"{name}_first"))
+                first = choice(Fixed("saved")[f"{s.name} starts"], Fixed("segments") > 1, ref(f"{name}_first"))
                 add(Set((f"{name}_starts",), first))
             if s.name in self.schedule.given:
-                add(Set((f"{name}_checkpoints",), Expr(f'saved["{s.name} checkpoints"]')))
+                add(Set((f"{name}_checkpoints",), Fixed("saved")[f"{s.name} checkpoints"]))
         for x in self.plan.saved:
-            add(Set((self.names(x),), Expr(f'saved["{x.attrs[1]}"]')))
+            add(Set((self.names(x),), Fixed("saved")[x.attrs[1]]))
         for name, axes in self.c.step.output_axes.items():
             x = leaf("cotangent", f"d{name}", axes)
-            shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
-            arguments = (Expr(f'cotangents.get("{name}")'), Expr("some"), Expr(f"({shape})"))
+            arguments = (made_by("cotangents.get", said(name)), Fixed("some"), several("B", "T", "H", *sizes(axes)))
             add(Call((self.names(x),), "cotangent", arguments))
 
     def _first_state(self, s: StateVar) -> None:
         name = self.names(leaf("state", s.name))
-        self.body.append(Set((f"{name}_first",), Expr(f'whole(states.get("{s.name}"))')))
+        self.body.append(Set((f"{name}_first",), made_by("whole", made_by("states.get", said(s.name)))))
         if s.initial is None:
             return
         made, results = self._torch({"first": s.initial}, {"first": s.axes})
-        shape = ", ".join(["layout.sequences", "H", *(size_name(dim_of(a)) for a in s.axes)])
-        value = py("whole(spread({}, ({}), some))", results["first"], shape)
-        missing = py("{} is None", ref(f"{name}_first"))
+        shape = several("layout.sequences", "H", *sizes(s.axes))
+        value = made_by("whole", made_by("spread", results["first"], shape, "some"))
+        missing = ref(f"{name}_first").missing
         self.body.append(If(missing, (*made, Set((f"{name}_first",), value))))
 
     def _outputs(self) -> None:
@@ -146,7 +161,7 @@ class Host(SweepLaunches):
         outputs = entries({n: results[n] for n in orders})
         finals = entries({s.name: ref(f"{self.names(leaf('state', s.name))}_last") for s in self.c.step.states})
         self._save()
-        self.body.append(Return(py("{}, {}, {}", outputs, finals, ref("saved"))))
+        self.body.append(Return(beside(outputs, finals, ref("saved"))))
 
     def _save(self) -> None:
         """What the backward pass uses."""
@@ -159,26 +174,26 @@ class Host(SweepLaunches):
         add(Set(("saved",), entries(saved)))
         if self.whole is not None:
             n = self.whole.state.name
-            add(If(Expr("jointly"), (_saved({f"{n} checkpoints": ref(f"{names[n]}_checkpoints")}),)))
+            add(If(Fixed("jointly"), (_saved({f"{n} checkpoints": ref(f"{names[n]}_checkpoints")}),)))
         if self.by_head:
-            alone = " and not jointly" if self.whole is not None else ""
+            alone: list[Code] = [Binary("is", Fixed("needs_backward"), TRUE), Not(Fixed("config.exact"))]
+            alone += [Not(Fixed("jointly"))] if self.whole is not None else []
             if any(isinstance(k, Kernel) and k.roles is not None for k in self.kernels):
-                alone += " and config.roles is None"  # whose chunks are others than the backward pass has
-            kept = _saved({n: ref(n) for n in self.by_head})
-            add(If(Expr(f"needs_backward is True and not config.exact{alone}"), (kept,)))
+                alone.append(Fixed("config.roles").missing)  # whose chunks are others than the backward pass has
+            add(If(also(*alone), (_saved({n: ref(n) for n in self.by_head}),)))
         checkpoints = {f"{n} checkpoints": ref(f"{names[n]}_checkpoints") for n in names if n in self.schedule.stored}
         if spare or checkpoints:
-            add(If(Expr("needs_backward"), (_saved(spare | checkpoints),)))
+            add(If(Fixed("needs_backward"), (_saved(spare | checkpoints),)))
         starts = {f"{n} starts": ref(f"{names[n]}_starts") for n in names if n in self.kept_starts}
         if self.cuts and starts:
-            add(If(Expr("segments > 1"), (_saved(starts),)))
+            add(If(Fixed("segments") > 1, (_saved(starts),)))
         if self.turned:
             linear = {n: f"{self.names(leaf('state', n))}_linear" for n in sorted(self.turned, key=plain_name)}
-            add(If(Expr(self._in_segments), (_saved({f"{n} linear": ref(x) for n, x in linear.items()}),)))
+            add(If(self._in_segments, (_saved({f"{n} linear": ref(x) for n, x in linear.items()}),)))
 
     def _gradients(self) -> None:
         add = self.body.append
-        add(Set(("gradients", "initial"), Expr("{}, {}")))
+        add(Set(("gradients", "initial"), beside(EMPTY, EMPTY)))
         for unroll in self.unrolls:
             self._unroll(unroll)
         for stage in self.plan.stages:
@@ -186,8 +201,8 @@ class Host(SweepLaunches):
                 self._state_adjoint(stage)
         variables = [v for v in self.c.step.variables if v.kind != "constant" and gradient_name(v) in self.fused.values]
         found, products = self._products({v.name: self.fused.values[gradient_name(v)] for v in variables})
-        for users, made_by in products:
-            self._under(users, made_by)
+        for users, statements in products:
+            self._under(users, statements)
         values = {gradient_name(v): _along(found[v.name], v.axes) for v in variables}
         made = self._gradients_per_step(variables, values)
         for v in variables:
@@ -196,18 +211,18 @@ class Host(SweepLaunches):
                 value = self._summed_over_steps(v, values[name], made) if not v.per_step else None
                 value = value or self._values({name: values[name]}, {name: v.axes}, made)[name]
                 if not self._handed_on(v.name):
-                    value = py('{}.to(given["{}"].dtype)', value, v.name)
-                inner.append(Do(py('{}["{}"] = {}', ref("gradients"), v.name, value)))
+                    value = method(value, "to", Attribute(Fixed("given")[v.name], "dtype"))
+                inner.append(put(ref("gradients")[v.name], value))
             add(if_wanted(v.name, inner))
         for state, program in initial_adjoints(self.c).items():
             self._through_initial(state, program)
         for s in self.c.step.states:
             last = ref(f"{self.names(leaf('state', f'd{s.name}'))}_last")
-            add(if_wanted(s.name, [Do(py('{}["{}"] = {}', ref("initial"), s.name, last))]))
-        add(Return(py("{}, {}", ref("gradients"), ref("initial"))))
+            add(if_wanted(s.name, [put(ref("initial")[s.name], last)]))
+        add(Return(beside(ref("gradients"), ref("initial"))))
 
 
-def _saved(values: Mapping[str, Expr]) -> Update:
+def _saved(values: Mapping[str, Code]) -> Update:
     return Update("saved", entries(values))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ....ir.code import Attribute, Code, Item, Literal, Method, Name, call
+from ....ir.code import Attribute, Code, Item, Literal, Method, Name, call, plus
 from ....ir.expr import (
     Node,
     dim_of,
@@ -18,16 +18,14 @@ from ....ir.expr import (
 from ....ir.expr import replace as replaced
 from ....ir.launch_ir import (
     Call,
-    Expr,
     Function,
+    Given,
     Set,
     Statement,
     Wanted,
-    joined,
-    of_code,
-    py,
     ref,
 )
+from ....ir.python_code import Fixed, made_by, method, said, several
 from ....printing.expressions import NodePrinter, Torch
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Plan
@@ -41,6 +39,7 @@ from ..kernels.per_step import Result, RowKernel, launched, matrix_product, oute
 from ..kernels.tile_values import Fine
 from ..plan_passes.value_placement import is_made
 from ..print.axis_names import size_name
+from ..print.sizes import sizes
 from .one_pass import OnePass
 
 TERMS = 3  # that `total` adds
@@ -96,10 +95,10 @@ class PassValues(OnePass):
         self.kernels.append(kernel)
         return launched(kernel)
 
-    def _in_memory(self, x: Node) -> Expr:
+    def _in_memory(self, x: Node) -> Code:
         """A value of each step, [B, T, H, *axes], which a per-step kernel makes unless it is there."""
         if x.op == "leaf" and x.attrs[0] == "input":
-            return py("each_head({}, H)", ref(self.names(x)))
+            return made_by("each_head", ref(self.names(x)), "H")
         if x.op == "leaf" and x.attrs[0] in ("cotangent", "read", "write", "stored", "multiplied"):
             return ref(self.names(x))
         self.numbered += 1
@@ -132,7 +131,7 @@ class PassValues(OnePass):
                         text, letters = self._in_memory(vector), "bthj,hij->bthi" if per_row else "bthi,hij->bthj"
                     self.numbered += 1
                     product = leaf("multiplied", f"product.{self.numbered}", x.axes)
-                    arguments = (Expr(f'"{letters}"'), text, of_code(self.torch_leaf(matrix)))
+                    arguments = (said(letters), text, self.torch_leaf(matrix))
                     statements.append(Call((self.names(product),), "by_matrix", arguments))
                     made[key] = product.attrs[1], set(), statements
                 if key in made:
@@ -141,26 +140,26 @@ class PassValues(OnePass):
             out[user] = replaced(node, found) if found else node
         return out, [(users, statements) for _, users, statements in made.values()]
 
-    def _outer(self, node: Node, order: tuple[str, ...]) -> Expr | None:
+    def _outer(self, node: Node, order: tuple[str, ...]) -> Code | None:
         """The gradient of a parameter that is a matrix, where it sums products of two vectors of each step."""
         pairs = [outer_vectors(x, order) for x in terms_of(node)]
         if not pairs or None in pairs:
             return None
         texts = [[self._in_memory(x) for x in pair] for pair in pairs if pair is not None]
-        sums = [py("outer_sum({}, {})", left, right) for left, right in texts]
-        return sums[0] if len(sums) == 1 else py("({})", joined(sums, " + "))
+        sums = [made_by("outer_sum", left, right) for left, right in texts]
+        return plus(*sums)
 
-    def torch_text(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, Expr]:
+    def torch_text(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, Code]:
         made, results = self._torch(nodes, orders)
         self.body += made
         return results
 
     def _torch(
         self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]
-    ) -> tuple[list[Statement], dict[str, Expr]]:
+    ) -> tuple[list[Statement], dict[str, Code]]:
         """Statements of torch, and the results."""
         made, results = self.printer.values(nodes, self.torch_leaf, orders=orders)
-        return [Set((name,), of_code(x)) for name, x in made], {name: of_code(x) for name, x in results.items()}
+        return [Set((name,), x) for name, x in made], results
 
     @contextmanager
     def _apart(self) -> Iterator[list[Statement]]:
@@ -198,9 +197,9 @@ class PassValues(OnePass):
 
     def _values(
         self, values: dict[str, Node], orders: dict[str, tuple[str, ...]], made: Mapping[str, str]
-    ) -> dict[str, Expr]:
+    ) -> dict[str, Code]:
         """Whole values: tensors as stored, or torch expressions over them; `made` names those that are there."""
-        out = {}
+        out: dict[str, Code] = {}
         for name, node in values.items():
             if name in made:
                 out[name] = ref(made[name])
@@ -208,31 +207,31 @@ class PassValues(OnePass):
             if node.op == "leaf" and (node.attrs[0] == "stored" or is_made(node)) and len(orders[name]) < 2:
                 out[name] = ref(self.names(node))
                 continue
-            shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in orders[name])])
+            shape = several("B", "T", "H", *sizes(orders[name]))
             terms = self._terms(node, orders[name])
             if terms:
-                out[name] = py("total(({}), {}, {})", shape, self._value_dtype(name), joined(map(ref, terms)))
+                out[name] = made_by("total", shape, self._value_dtype(name), *map(ref, terms))
                 continue
             results = self.torch_text({"x": node}, {"x": orders[name]})
-            whole = py("spread({}, ({}), some)", results["x"], shape)
-            out[name] = whole if self._wide(name) else py("{}.to(some.dtype)", whole)
+            whole = made_by("spread", results["x"], shape, "some")
+            out[name] = whole if self._wide(name) else method(whole, "to", "some.dtype")
         return out
 
-    def _number_of_steps(self, x: Node) -> Expr:
+    def _number_of_steps(self, x: Node) -> Code:
         """A tensor [B, T, H] of a number of each step, or of one that is the same at each."""
         if printable(x, ()) or (x.op == "leaf" and x.attrs[0] == "input"):
             return self._in_memory(x)
         self.numbered += 1
         name = self.names(leaf("stored", f"number.{self.numbered}"))
         value = self.torch_text({"x": x}, {"x": ()})["x"]
-        self.body.append(Call((name,), "spread", (value, Expr("(B, T, H)"), Expr("some"))))
+        self.body.append(Call((name,), "spread", (value, several("B", "T", "H"), Fixed("some"))))
         return ref(name)
 
     def _under(self, wanted: set[str], made: Sequence[Statement]) -> None:
         """Add statements that are for these results."""
         self.body.append(Wanted(frozenset(wanted), tuple(made)))
 
-    def _function(self, name: str, head: str, doc: str) -> Function:
+    def _function(self, name: str, head: tuple[Given, ...], doc: str) -> Function:
         return Function(name, head, doc, tuple(self.body), frozenset(self._everything()))
 
     def _wide(self, root: str) -> bool:

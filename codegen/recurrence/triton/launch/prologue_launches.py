@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from ....ir.code import Attribute, Literal, Starred
 from ....ir.expr import (
     COL,
     ROW,
@@ -19,18 +20,17 @@ from ....ir.expr import (
 from ....ir.launch_ir import (
     Alloc,
     Call,
-    Expr,
+    Code,
     If,
     Launch,
     Passed,
     Set,
     Statement,
     Wanted,
-    joined,
-    py,
     ref,
     stored,
 )
+from ....ir.python_code import Fixed, Named, beside, isin, made_by, method, said, several
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Plan, Sweep
 from ...chunkwise.segment_maps import feeds_back
@@ -50,7 +50,7 @@ from ..kernels.tile_values import Fine
 from ..plan_passes.hoist import Opened, owned, uses
 from ..plan_passes.roles import PER_STEP
 from ..plan_passes.value_placement import Store
-from ..print.axis_names import size_name
+from ..print.sizes import size, sizes
 from .launches import Launches
 from .one_pass import OnePass
 from .pass_values import PassValues
@@ -74,7 +74,8 @@ class PrologueLaunches(PassValues):
         self.origins: dict[Node, Node] = {}  # what streams of unrolled stages are that are made in the prologue
         self.wants = Wants(c, self.plan, self.fused, self.schedule, self.opened, self.from_checkpoints)
         self._share_sums()
-        self.block = "config.span" if self.unrolls and not self.from_checkpoints else "BLOCK"  # steps of a block
+        of_span = self.unrolls and not self.from_checkpoints
+        self.block = Fixed("config.span" if of_span else "BLOCK")  # steps of a block
         self.launches = Launches(self.names, self.block, None if whole is None else whole.rows)
         self.spare: set[Node] = set()  # what only a backward pass uses
         # numbers of each step that this pass lays out by heads, and keeps for the other; and those that it has from the other
@@ -83,7 +84,7 @@ class PrologueLaunches(PassValues):
         self.ready: set[str] = set()
         self.of_prologue: dict[str, set[str]] = {}  # what a prologue kernel made, and for which gradients
 
-    def _log(self, x: Node) -> Expr:
+    def _log(self, x: Node) -> Code:
         if x.op == "leaf" and x.attrs[0] == "decay":
             return ref(self.names(x))
         axes, node = x.axes, self._multiplied({x: log_of(x)})[x]
@@ -92,8 +93,8 @@ class PrologueLaunches(PassValues):
             self.body += self._per_step([Result(name, node, axes, "torch.float32")])
             return ref(name)
         results = self.torch_text({"x": node}, {"x": axes})
-        shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
-        return py("spread({}, ({}), some)", results["x"], shape)
+        shape = several("B", "T", "H", *sizes(axes))
+        return made_by("spread", results["x"], shape, "some")
 
     def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
         """What is made in the prologue of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
@@ -112,7 +113,7 @@ class PrologueLaunches(PassValues):
                 self._cumulate(a, which, kernel, makes)
             if a.role is Role.BY_HEAD and a.name not in self.ready:
                 self.ready.add(a.name)
-                self._laid_out([a.name], [a.name], "by_head", (ref(self.names(x)), Expr("H")))
+                self._laid_out([a.name], [a.name], "by_head", (ref(self.names(x)), Fixed("H")))
 
     def _streams(self, sources: list[Node]) -> None:
         """The streams of prologues among what a kernel loads, where what they are made of is made."""
@@ -128,15 +129,17 @@ class PrologueLaunches(PassValues):
             with self._apart() as found:
                 made = self._multiplied(made)
                 narrow = self.fine is None and all(len(s.axes) > 1 for s in self.c.step.states)  # operands of products
-                dtypes = {x: "row_dtype(some)" if x.axes and narrow else "torch.float32" for x in made}
+                dtypes: dict[Node, str | Code] = {
+                    x: made_by("row_dtype", "some") if x.axes and narrow else "torch.float32" for x in made
+                }
                 per_step = [Result(self.names(x), n, x.attrs[2], dtypes[x]) for x, n in made.items()]
                 per_step = [r for r in per_step if printable(r.node, r.order)]
                 self.body += self._per_step(per_step) if per_step else []
                 for x, node in made.items():
                     if all(r.node is not node for r in per_step):
                         results = self.torch_text({"x": node}, {"x": x.attrs[2]})
-                        shape = ", ".join(["B", "T", "H", *(size_name(dim_of(z)) for z in x.attrs[2])])
-                        value = py("({}).expand({})", results["x"], shape)
+                        shape = beside("B", "T", "H", *sizes(x.attrs[2]))
+                        value = method(results["x"], "expand", shape)
                         self.body.append(Call((self.names(x),), "steps", (value,)))
             for k in stages:
                 found = [
@@ -147,23 +150,24 @@ class PrologueLaunches(PassValues):
     def _launch_transitions(self, transitions: list[Transitions], block: str = "") -> None:
         """Weights between states, those of one matrix of each step by one kernel; over blocks, their names are what `block`
         begins."""
-        layout, chunk = ("blocks", self.block) if block else ("layout", "config.chunk")
+        layout, chunk = ("blocks", self.block) if block else ("layout", Fixed("config.chunk"))
         for w in transitions:
             number = sum(isinstance(x, TransitionKernel) for x in self.kernels) + 1
             kernel = transition_kernel(f"{self.kind}_transitions_{number}", w, self.names)
             self.kernels.append(kernel)
             made = {x: self._number_of_steps(x) for x in dict.fromkeys(w.entries[p] for p in kernel.given)}
             given = [made[w.entries[p]] for p in kernel.given]
-            arguments = [Passed(py("{}, *strides({}, H)", x, x)) for x in given]
+            arguments = [Passed(beside(x, Starred(made_by("strides", x, "H")))) for x in given]
             for x in w.made:
-                shape, name = "T", f"{block}{self.names(x)}"
+                shape, name = [Fixed("T")], f"{block}{self.names(x)}"
                 if len(x.axes) > 1:
-                    shape, name = f"{layout}.chunks, {chunk}, {chunk}", f"{self.names(x)}{'_blocks' * bool(block)}"
+                    shape = [Fixed(f"{layout}.chunks"), chunk, chunk]
+                    name = f"{self.names(x)}{'_blocks' * bool(block)}"
                 arguments.append(stored(ref(name)))
-                self.body.append(Alloc(name, Expr(f"B, H, {shape}")))
-            places = (Expr(f"*{layout}.at_once"), Expr(f"{layout}.programs"))
-            words = (("C", Expr(chunk)), ("num_warps", Expr("1")))
-            self.body.append(Launch(kernel.name, Expr(f"{layout}.programs"), tuple(arguments), places, words))
+                self.body.append(Alloc(name, beside("B", "H", *shape)))
+            places = (Starred(Attribute(Fixed(layout), "at_once")), Attribute(Fixed(layout), "programs"))
+            words = (("C", chunk), ("num_warps", Literal(1)))
+            self.body.append(Launch(kernel.name, Attribute(Fixed(layout), "programs"), tuple(arguments), places, words))
 
     def _cumulate(self, a: Argument, which: str, kernel: Kernel, makes: frozenset[str]) -> None:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
@@ -172,9 +176,9 @@ class PrologueLaunches(PassValues):
             log, base = self._log(a.source), f"{which}{a.base}"
         names, where = [f"{base}_{x}" for x in ("sums", "rests", "extents")], "blocks" if which else "layout"
         waiting = [y for y in kernel.arguments if y.role is Role.BY_HEAD and y.name not in self.ready]
-        places = (Expr(where), Expr("config.exact"))
+        places = (Fixed(where), Fixed("config.exact"))
         if a.axes:
-            made = (Expr("made=True"),) if base in makes else ()
+            made = (Named("made", Literal(True)),) if base in makes else ()
             self.body += [*prologue, Call(tuple(names), "cumulate", (log, *places, *made))]
         elif not waiting:
             self._laid_out(names, names[:1], "cumulate", (log, *places), prologue)
@@ -191,7 +195,7 @@ class PrologueLaunches(PassValues):
         names: list[str],
         kept: list[str],
         function: str,
-        arguments: tuple[Expr, ...],
+        arguments: tuple[Code, ...],
         prologue: Sequence[Statement] = (),
     ) -> None:
         """Numbers of each step by heads, and what comes with them, with statements `prologue`: a backward pass has those that the
@@ -202,8 +206,8 @@ class PrologueLaunches(PassValues):
         if not self.kept_by_head.keys() >= set(kept):
             self.body += made
             return
-        values = ", ".join(f'saved["{n}"]' if n in kept else "None" for n in names)
-        self.body.append(If(Expr(f'"{kept[0]}" in saved'), (Set(tuple(names), Expr(values)),), made))
+        values = beside(*(Fixed("saved")[n] if n in kept else None for n in names))
+        self.body.append(If(isin(said(kept[0]), "saved"), (Set(tuple(names), values),), made))
 
     def _streams_in_prologue(self, x: Node) -> Node:
         if x in self.origins:
@@ -253,15 +257,15 @@ class PrologueLaunches(PassValues):
         room: list[Statement] = []
         for own in (x for x in sums if x.place == 0):
             for slot, x in own.prologue.items():
-                room.append(Alloc(self.names(x), Expr(f"B, H, {own.counts[slot]}, T")))
+                room.append(Alloc(self.names(x), beside("B", "H", own.counts[slot], "T")))
         for x in dict.fromkeys(prologue):
             self.of_prologue[self.names(x)] = wanted
             axes = [a for a in x.axes if not a.startswith("%")]
-            shape = "B, H, layout.chunks, config.chunk, config.chunk"
+            shape = beside("B", "H", "layout.chunks", "config.chunk", "config.chunk")
             if axes:
-                shape = f"B, H, T, {size_name(dim_of(axes[0]))}"
+                shape = beside("B", "H", "T", size(axes[0]))
             wide = x.attrs[0] == "intra" or x.attrs[1] in o.wide | self._into_numbers or self.fine is not None
-            room.append(Alloc(self.names(x), Expr(shape), "torch.float32" if wide else None))
+            room.append(Alloc(self.names(x), shape, "torch.float32" if wide else None))
         self._under(wanted, room + self.launches.launch(kernel))
         self.kernels.append(kernel)
 
@@ -283,10 +287,9 @@ class PrologueLaunches(PassValues):
         made: list[Statement] = []
         for x in some.of_prologue:
             own = [a for a in x.axes if not a.startswith("%")]
-            steps = self.block
-            shape = f"B, H, T, {size_name(dim_of(own[0]))}" if own else f"B, H, blocks.chunks, {steps}, {steps}"
+            rest: list[str | Code] = ["T", size(own[0])] if own else ["blocks.chunks", self.block, self.block]
             dtype = "torch.float32" if self.fine is not None or x in precise else None
-            made.append(Alloc(f"{self.names(x)}_blocks", Expr(shape), dtype))
+            made.append(Alloc(f"{self.names(x)}_blocks", beside("B", "H", *rest), dtype))
         self._under(wanted, made + self.launches.launch(kernel, block="block_"))
         self.kernels.append(kernel)
 
@@ -369,13 +372,13 @@ class PrologueLaunches(PassValues):
 
     def _allocated(self, k: int, s: Store) -> Alloc | Set:
         x = s.leaf
-        shape = ["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)]
+        shape = beside("B", "T", "H", *sizes(x.axes))
         if s.kind == "sums":
-            shape = ["B", "H", self._sums_of(k), "T"]
+            shape = self._numbers(self._sums_of(k))
         before = self._replaced(k, s)
         if before is not None:
             return Set((self.names(x),), ref(self.names(before)), in_place=True)
-        return Alloc(self.names(x), joined(shape), self._dtype(s), Expr("needs_backward") if x in self.spare else None)
+        return Alloc(self.names(x), shape, self._dtype(s), Fixed("needs_backward") if x in self.spare else None)
 
     def _dtype(self, s: Store) -> str:
         """Of what is stored. A gradient's terms so far are float32, unless they may be made of writes that are solved for, which
@@ -416,12 +419,16 @@ class PrologueLaunches(PassValues):
             return None
         return before
 
-    def _sums_of(self, k: int) -> str:
+    def _numbers(self, count: Code) -> Code:
+        """The shape of so many numbers of each step."""
+        return beside("B", "H", count, "T")
+
+    def _sums_of(self, k: int) -> Code:
         """How many sums over its tile axis a sweep leaves of each step: one for each tile, and of a sweep for each warp."""
         if k not in self.opened:
             return self.launches.tile_count(self.from_checkpoints[k], reads=True)
         tiles = self.launches.tile_count(self.opened[k])
-        return f"{tiles} * config.warps" if len(self.opened[k].tile) == 1 else tiles
+        return tiles * Fixed("config.warps") if len(self.opened[k].tile) == 1 else tiles
 
     def _boundary_sums(self, o: Opened) -> list[Node]:
         """What the sweep of a sweep sums for gradients of decays."""
@@ -432,8 +439,8 @@ class PrologueLaunches(PassValues):
         ]
         return [*(leaf("sums", f"{state}.{slot}") for state, slot in found), *totals]
 
-    def _new_state(self, name: str, s: StateForm, count: str, when: Expr | None = None) -> Alloc:
-        return Alloc(name, joined([count, "H", *(size_name(dim_of(a)) for a in s.axes)]), when=when)
+    def _new_state(self, name: str, s: StateForm, count: Code, when: Code | None = None) -> Alloc:
+        return Alloc(name, beside(count, "H", *sizes(s.axes)), when=when)
 
     def _only_in(self, store: Store, stages: list[int]) -> bool:
         """Does nothing load what is stored, but the kernel that makes it for these stages?"""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ....ir.code import Group, Literal
 from ....ir.expr import (
     ZERO,
     Node,
     add,
-    dim_of,
     leaf,
     rename,
     terms_of,
@@ -19,15 +19,14 @@ from ....ir.launch_ir import (
     NONE,
     Alloc,
     Call,
-    Do,
-    Expr,
+    Code,
     If,
     Set,
     any_wanted,
-    joined,
-    py,
+    put,
     ref,
 )
+from ....ir.python_code import Fixed, Named, also, beside, isin, made_by, method, said, several
 from ....ir.step_program import StepProgram, Var
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.compiled import Compiled
@@ -45,7 +44,7 @@ from ..plan_passes.decay_sums import ENDS, OWN, STATE_ADJOINT, decay_sum, state_
 from ..plan_passes.hoist import in_prologue, uses
 from ..plan_passes.roles import is_state
 from ..plan_passes.unroll_prologue import hoisted
-from ..print.axis_names import size_name
+from ..print.sizes import cdiv, size, sizes
 from .one_pass import OnePass
 from .prologue_launches import PrologueLaunches
 
@@ -102,38 +101,38 @@ class StateAdjointLaunches(PrologueLaunches):
             kernels.append((kernel, list(part.outputs)))
         with self._apart() as found:
             self._launch_transitions(transitions, "block_")
-            made: dict[str, list[Expr]] = {x.attrs[1]: [] for x in stage.outputs}
+            made: dict[str, list[Code]] = {x.attrs[1]: [] for x in stage.outputs}
             for kernel, outputs in kernels:
                 axis = kernel.tiled
-                tiles = (
-                    "1" if axis is None else f"cdiv({size_name(dim_of(axis))}, {self.launches.tile(axis, reads=True)})"
-                )
+                tiles = Literal(1) if axis is None else cdiv(size(axis), self.launches.tile(axis, reads=True))
                 for x in outputs:
                     made[whole_of(x)].append(ref(self.names(x)))
-                    shape = f"B, H, {tiles}, T" if channels is None else f"B, T, H, {size_name(dim_of(channels))}"
-                    found.append(Alloc(self.names(x), Expr(shape)))
+                    shape = self._numbers(tiles) if channels is None else beside("B", "T", "H", size(channels))
+                    found.append(Alloc(self.names(x), shape))
                 found += self.launches.launch(kernel, block="block_")
             for state_adjoint, parts in made.items():
                 name = f"{self.names(leaf('state', state_adjoint))}_state_adjoint"
-                whole = Expr("(B, T, H)")
+                whole = several("B", "T", "H")
                 if channels is not None:
                     found.append(Set((name,), parts[0]))
                 elif parts:
-                    found.append(Call((name,), "total", (whole, Expr("torch.float32"), *parts)))
+                    found.append(Call((name,), "total", (whole, Fixed("torch.float32"), *parts)))
                 else:
-                    found.append(Call((name,), "spread", (Expr("0.0"), whole, Expr("some"))))
+                    found.append(Call((name,), "spread", (Literal(0.0), whole, Fixed("some"))))
         self._under(wanted, found)
 
-    def _summed_over_steps(self, v: Var, node: Node, made: Mapping[str, str]) -> Expr | None:
+    def _summed_over_steps(self, v: Var, node: Node, made: Mapping[str, str]) -> Code | None:
         """The gradient of a parameter: the sum over sequences and steps of what it is at each."""
         name = gradient_name(v)
         if name in made:
-            return py("{}.sum(0)", ref(made[name]))
+            return method(ref(made[name]), "sum", 0)
         if _is_zero(node):
-            shape = ", ".join(["H", *(size_name(dim_of(a)) for a in v.axes)])
-            return Expr(f"some.new_zeros(({shape}), dtype=torch.float32)")
+            shape = Group(beside("H", *sizes(v.axes)))
+            return made_by("some.new_zeros", shape, dtype="torch.float32")
         value = self._outer(node, v.axes) if len(v.axes) == 2 else None
-        return value or py("{}.float().sum((0, 1))", self._values({name: node}, {name: v.axes}, made)[name])
+        return value or method(
+            method(self._values({name: node}, {name: v.axes}, made)[name], "float"), "sum", several(0, 1)
+        )
 
     def _gradients_per_step(self, variables: list[Var], values: dict[str, Node]) -> dict[str, str]:
         """The names of gradients that one per-step kernel makes, or sums over some steps each, which it launches."""
@@ -160,10 +159,11 @@ class StateAdjointLaunches(PrologueLaunches):
             node = program.outputs[gradient_name(v)]
             self.initial_gradient = f"{known}_last"
             made, results = self._torch({"x": node}, {"x": v.axes})
-            shape = ", ".join(["layout.sequences", "H", *(size_name(dim_of(a)) for a in v.axes)])
-            value = py('{}["{}"] += spread({}, ({}), some).sum(0)', ref("gradients"), v.name, results["x"], shape)
-            given = Expr(f'"{v.name}" in needs and states.get("{state}") is None')
-            self.body.append(If(given, (*made, Do(value)), wanted=frozenset({v.name})))
+            shape = several("layout.sequences", "H", *sizes(v.axes))
+            value = method(made_by("spread", results["x"], shape, "some"), "sum", 0)
+            adds = put(ref("gradients")[v.name], value, "+=")
+            given = also(isin(said(v.name), "needs"), made_by("states.get", said(state)).missing)
+            self.body.append(If(given, (*made, adds), wanted=frozenset({v.name})))
 
     def _state_adjoints_at_ends(self) -> None:
         """<S, dS> after the last step of each segment, as soon as both are known there: the states needn't be kept for longer."""
@@ -176,7 +176,7 @@ class StateAdjointLaunches(PrologueLaunches):
             axes = self.c.step.state(p.state).axes
             name, gradient = (self.names(leaf("state", n)) for n in (p.state, f"d{p.state}"))
             dims = tuple(n - len(axes) for n, a in enumerate(axes) if a not in p.leaf.axes)
-            arguments = (ref(f"{name}_last"), ref(f"{gradient}_starts"), Expr(str(dims)))
+            arguments = (ref(f"{name}_last"), ref(f"{gradient}_starts"), several(*dims))
             self._under(wanted, [Call((f"{name}_at_ends",), "pair", arguments)])
 
     def _state_adjoint(self, stage: Accumulate) -> None:
@@ -189,7 +189,7 @@ class StateAdjointLaunches(PrologueLaunches):
         if p.state in self.schedule.spans and (not axes or p.state in self.schedule.whole):
             made = ref(self.names(decay_sum(p.state, STATE_ADJOINT, axes, "stored" if axes else "sums")))
             if not axes:
-                self._under(wanted, [Call((target,), "total", (Expr("(B, T, H)"), Expr("torch.float32"), made))])
+                self._under(wanted, [Call((target,), "total", (several("B", "T", "H"), Fixed("torch.float32"), made))])
             elif made != ref(target):
                 self._under(wanted, [Set((target,), made)])
             return
@@ -206,24 +206,24 @@ class StateAdjointLaunches(PrologueLaunches):
     def _summed(self, p: StateAdjointProduct, name: str, start: str, at_boundaries: bool) -> None:
         axes = p.leaf.axes
         late, early = self._multiplied(dict(enumerate(self.fused.state_adjoints[p.state]))).values()
-        shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
+        shape = several("B", "T", "H", *sizes(axes))
         sides = {"late": late, "early": early}
         rows = [Result(n, x, axes, "torch.float32") for n, x in sides.items() if x.op != "leaf" and printable(x, axes)]
         self.body += self._per_step(rows) if rows else []
         for side in (n for n in sides if all(r.name != n for r in rows)):
             value = self.torch_text({side: sides[side]}, {side: axes})[side]
             if sides[side] is not ZERO:
-                self.body.append(Call((side,), "spread", (value, Expr(f"({shape})"), Expr("some"))))
+                self.body.append(Call((side,), "spread", (value, shape, Fixed("some"))))
             else:
-                zeros = NONE if side == "early" else Expr(f"some.new_zeros(({shape}), dtype=torch.float32)")
+                zeros = NONE if side == "early" else made_by("some.new_zeros", shape, dtype="torch.float32")
                 self.body.append(Set((side,), zeros))
         made = (ref("late"), ref("early"))
         if p.state in self.schedule.spans:
             ends = ref(self.names(decay_sum(p.state, ENDS, axes)))
-            self.body.append(Call((f"{name}_state_adjoint",), "block_sums", (*made, ends, Expr("blocks"))))
+            self.body.append(Call((f"{name}_state_adjoint",), "block_sums", (*made, ends, Fixed("blocks"))))
             return
         totals = [ref(self.names(decay_sum(p.state, kind))) for kind in ("in", "out") if at_boundaries]
-        arguments = (*made, ref(start), Expr("layout"), Expr("segments"), *totals)
+        arguments = (*made, ref(start), Fixed("layout"), Fixed("segments"), *totals)
         self.body.append(Call((f"{name}_state_adjoint",), "suffix_sum", arguments))
 
     def _from_checkpoints(self, p: StateAdjointProduct, name: str, start: str) -> None:
@@ -236,12 +236,12 @@ class StateAdjointLaunches(PrologueLaunches):
         scale = self.plan.form.state(p.state).decay
         assert scale is not None
         decay = self.names(scale)
-        given = joined([ref(f"{decay}_sums"), ref(f"{decay}_rests"), ref(start)])
+        given = (ref(f"{decay}_sums"), ref(f"{decay}_rests"), ref(start))
         arguments = [
-            py("{}, layout, segments, config.exact", given),
-            *(py("{}={}", slot.replace(".", "_"), ref(x)) for slot, x in found.items()),
+            beside(*given, "layout", "segments", "config.exact"),
+            *(Named(slot.replace(".", "_"), ref(x)) for slot, x in found.items()),
         ]
-        arguments += [Expr("at_once=True")] if p.state in self.fused.at_once else []
+        arguments += [Named("at_once", Literal(True))] if p.state in self.fused.at_once else []
         self.body.append(Call((f"{name}_state_adjoint",), "boundary_sums", tuple(arguments), lines=True))
 
     def _decay_of(self, state_adjoint: Node, k: int) -> str:

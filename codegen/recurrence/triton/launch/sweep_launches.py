@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ....ir.code import Attribute, Literal, code
 from ....ir.expr import (
     Node,
-    dim_of,
     leaf,
     rename,
 )
@@ -14,17 +14,16 @@ from ....ir.launch_ir import (
     NONE,
     Alloc,
     Call,
+    Code,
     Define,
-    Expr,
     If,
     Set,
     Statement,
     any_wanted,
     assign_groups,
-    joined,
-    py,
     ref,
 )
+from ....ir.python_code import Fixed, Invoked, Named, beside, either, made_by, said, several
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Plan, Sweep
 from ...chunkwise.segment_maps import feeds_back, linear_sweep
@@ -37,9 +36,11 @@ from ..kernels.sweep_kernels import sweep_kernel
 from ..kernels.tile_values import Fine
 from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, part_of
 from ..plan_passes.hoist import made_in_prologue, uses
-from ..print.axis_names import size_name
+from ..print.sizes import padded, size, sizes
 from ..warp_roles.derive import schedule_if_any
 from .state_adjoint_launches import StateAdjointLaunches
+
+OF_SEGMENTS = Fixed("B") * Fixed("segments")
 
 
 class SweepLaunches(StateAdjointLaunches):
@@ -130,13 +131,13 @@ class SweepLaunches(StateAdjointLaunches):
             self.checkpointed |= set(sweep.states)
             made += [self._room_at_checkpoints(s) for s in sweep.group]
         for x in self._boundary_sums(o):
-            shape = f"B, H, layout.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, H, {self._sums_of(k)}, T"
-            made.append(Alloc(self.names(x), Expr(shape)))
+            shape = beside("B", "H", "layout.chunks", size(x.axes[0])) if x.axes else self._numbers(self._sums_of(k))
+            made.append(Alloc(self.names(x), shape))
         for s in sweep.group:
             if s.name in sweep.finals:
                 name = self.names(leaf("state", s.name))
                 each = self._to_ends(sweep)
-                count = "layout.sequences * segments" if each else "layout.sequences"
+                count = Fixed("layout.sequences") * Fixed("segments") if each else Fixed("layout.sequences")
                 made.append(self._new_state(f"{name}_last", s, count, self._wants_last(s, each)))
         reads = [self.wants.of_read(k, alone) for alone in kernel.apart] if self.backward else []
         made += self.launches.launch(kernel, wide=self._stores_wide(kernel), wanted=reads)
@@ -170,23 +171,23 @@ class SweepLaunches(StateAdjointLaunches):
 
     def _room_at_checkpoints(self, s: StateForm) -> Alloc:
         """Room for a state as blocks of steps find it."""
-        shape = joined(["B", "H", "blocks.chunks", *(size_name(dim_of(a)) for a in s.axes)])
-        when = None if self.backward else Expr("needs_backward")
+        shape = beside("B", "H", "blocks.chunks", *sizes(s.axes))
+        when = None if self.backward else Fixed("needs_backward")
         if self.whole is not None:
-            rows, columns = (size_name(dim_of(a)) for a in (self.whole.rows, self.whole.columns))
-            shape, when = Expr(f"B, blocks.chunks * config.padded({rows}), H, {columns}"), Expr("jointly")
+            rows = Fixed("blocks.chunks") * padded(self.whole.rows)
+            shape, when = beside("B", rows, "H", size(self.whole.columns)), Fixed("jointly")
         dtype = "some.dtype" if self.fine is None else "torch.float32"
         return Alloc(f"{self.names(leaf('state', s.name))}_checkpoints", shape, dtype, when)
 
-    def _wants_last(self, s: StateForm, each: bool) -> Expr:
+    def _wants_last(self, s: StateForm, each: bool) -> Code:
         """When somebody uses the last value of a state: of the recurrence's own states, in a backward pass, that is what pairs
         it with its gradient there, if there is one."""
         if not self.backward:
-            return Expr("finals")
+            return Fixed("finals")
         if each:
             gradient = self.names(leaf("state", f"d{s.name}"))
-            given = py("{} is not None", ref(f"{gradient}_first"))
-            return py("{} or {}", given, self._in_segments) if self.cuts else given
+            given = ref(f"{gradient}_first").given
+            return either(given, self._in_segments) if self.cuts else given
         return any_wanted({s.name[1:]} | self.wants.initial_wants(s.name[1:]))
 
     def _read(self, stages: list[int]) -> None:
@@ -239,17 +240,17 @@ class SweepLaunches(StateAdjointLaunches):
             x = a.source
             if x is None or x.op != "leaf" or x.attrs[0] not in ("sums", "stored"):
                 continue
-            own = [size_name(dim_of(y)) for y in x.axes]
+            own = sizes(x.axes)
             if part_of(x) == ENDS:
-                found.append(Alloc(self.names(x), joined(["B", "H", "blocks.chunks", *own])))
+                found.append(Alloc(self.names(x), beside("B", "H", "blocks.chunks", *own)))
             elif part_of(x) == STATE_ADJOINT:
                 if (decay := self._decay_of(x, k)) in free:
                     free.remove(decay)
                     found.append(Set((self.names(x),), ref(f"{decay}_sums"), in_place=True))
                     continue
                 tiles = self.launches.tile_count(self.from_checkpoints[k], reads=True)
-                shape = f"B, T, H, {own[0]}" if own else f"B, H, {tiles}, T"
-                found.append(Alloc(self.names(x), Expr(shape)))
+                shape = beside("B", "T", "H", own[0]) if own else self._numbers(tiles)
+                found.append(Alloc(self.names(x), shape))
         return found
 
     def _kept_alone(self) -> set[Node]:
@@ -293,19 +294,19 @@ class SweepLaunches(StateAdjointLaunches):
             return [], []
         linear = _matrix_map(sweep, self.plan)
         begin: list[Statement] = [
-            self._new_state(f"{self.names(leaf('state', s.name))}_ends", s, "B * segments") for s in sweep.group
+            self._new_state(f"{self.names(leaf('state', s.name))}_ends", s, OF_SEGMENTS) for s in sweep.group
         ]
         if linear is not None:
             (s,) = linear.group
             where = f"{self.names(leaf('state', s.name))}_linear"
             made = kernel.inner is not None  # or else the forward pass has made it
-            turned = Set((where,), Expr(f'saved["{s.name[1:]} linear"].mT'))
-            begin.append(self._new_state(where, s, "B * segments") if made else turned)
+            turned = Set((where,), Attribute(Fixed("saved")[f"{s.name[1:]} linear"], "mT"))
+            begin.append(self._new_state(where, s, OF_SEGMENTS) if made else turned)
         begin += self.launches.launch(kernel, ends=True)
         if linear is not None and kernel.tails:
             (s,) = linear.group
             name = self.names(leaf("state", s.name))
-            given = (Expr("tails"), ref(f"{name}_ends"), ref(f"{name}_linear"), Expr(str(s.axes.index(s.row))))
+            given = (Fixed("tails"), ref(f"{name}_ends"), ref(f"{name}_linear"), code(s.axes.index(s.row)))
             begin += [Call((), "join_tails", given), Define(("tails",), NONE)]
         finish: list[Statement] = []
         for s in sweep.group:
@@ -314,43 +315,44 @@ class SweepLaunches(StateAdjointLaunches):
                 name = self.names(leaf("state", s.name))
                 sent = Set((f"{name}_coming",), coming)
                 elsewhere = "other segments of the sequence are elsewhere"
-                begin.append(If(Expr("exchange is not None"), (sent,), comment=elsewhere))
-                came = assign_groups([(f"{name}_first", f"{name}_starts")], py("{}()", ref(f"{name}_coming")))
-                finish.append(If(Expr("exchange is not None"), (came,), (starts,)))
+                begin.append(If(Fixed("exchange").given, (sent,), comment=elsewhere))
+                came = assign_groups([(f"{name}_first", f"{name}_starts")], Invoked(ref(f"{name}_coming")))
+                finish.append(If(Fixed("exchange").given, (came,), (starts,)))
             else:
                 finish.append(starts)
-        cut = Expr(self._in_segments)
+        cut = self._in_segments
         return [If(cut, tuple(begin))], [If(cut, tuple(finish))]
 
-    def _chained(self, k: int, s: StateForm, linear: Sweep | None) -> tuple[Call, Expr]:
+    def _chained(self, k: int, s: StateForm, linear: Sweep | None) -> tuple[Call, Code]:
         """How the values of a state that enter each segment are made of what segments make of it; and what is sent to other
         segments of the sequence, if these are elsewhere."""
-        name, way = self.names(leaf("state", s.name)), str(s.direction > 0)
+        name, way = self.names(leaf("state", s.name)), Literal(s.direction > 0)
         given = (ref(f"{name}_first"), ref(f"{name}_ends"))
-        places = (Expr("layout"), Expr("segments"), Expr(way))
-        function, kept = "chained", list[Expr]()
-        rest: tuple[Expr, ...] = places
+        places = (Fixed("layout"), Fixed("segments"), way)
+        function, kept = "chained", list[Code]()
+        rest: tuple[Code, ...] = places
         if linear is not None:
             axis, matrix = s.axes.index(s.row), ref(f"{name}_linear")
-            function, rest = "chained_matrix", (matrix, *places, Expr(f"along={axis}"))
-            kept = [py("linear={}", matrix), Expr(f"axis={axis}")]
+            function, rest = "chained_matrix", (matrix, *places, Named("along", Literal(axis)))
+            kept = [Named("linear", matrix), Named("axis", Literal(axis))]
         elif s.decay is not None:
             along = next((s.axes.index(a) for a in s.decay.axes), None) if len(s.decays) == 1 else None
             in_order = sorted(s.decays, key=lambda d: [s.axes.index(a) for a in d.axes])
             names = (self.names(rename(d, self.opened[k].rename)) for d in in_order)
-            each = [py("({}, {})", ref(f"{n}_sums"), ref(f"{n}_rests")) for n in names]
-            sums = each[0] if len(each) == 1 else py("({}, {})", *each)
-            kept = [py("decay={}", sums), Expr(f"axis={along or 0}"), Expr("exact=config.exact")]
-            rest = (*places, sums, Expr(str(along)), Expr("config.exact"))
+            each = [several(ref(f"{n}_sums"), ref(f"{n}_rests")) for n in names]
+            sums = each[0] if len(each) == 1 else several(*each)
+            kept = [Named("decay", sums), Named("axis", Literal(along or 0)), Named("exact", Fixed("config.exact"))]
+            rest = (*places, sums, code(along), Fixed("config.exact"))
         own = s.name[1:] if self.backward else s.name
-        passed = joined([*given, "layout", "segments", way, *kept])
-        coming = py('exchange.begin((map_of_all("{}", {}),))', own, passed)
+        passed = made_by("map_of_all", said(own), *given, *places, *kept)
+        coming = made_by("exchange.begin", several(passed))
         return Call((f"{name}_starts",), function, (*given, *rest)), coming
 
     @property
-    def _in_segments(self) -> str:
+    def _in_segments(self) -> Code:
         """Are the sequences cut?"""
-        return "segments > 1 or exchange is not None" if self.exchanges else "segments > 1"
+        cut = Fixed("segments") > 1
+        return either(cut, Fixed("exchange").given) if self.exchanges else cut
 
 
 def _matrix_map(sweep: Sweep, plan: Plan) -> Sweep | None:

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ....ir.expr import ZERO, Node, leaf_names, plain_name, walk
+from ....ir.code import Code
+from ....ir.expr import ZERO, Node, leaf_names, walk
+from ....ir.launch_ir import any_wanted
+from ....ir.python_code import made_by
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Plan, Sweep, Unroll
 from ...step.adjoint import gradient_name
@@ -137,11 +140,11 @@ class Wants:
             wanted = wanted.union(*(self.paired(y.attrs[1]) for y in x.outputs))
         return wanted.union(*(self._store_wanted_alone(s) for s in self.fused.stores[k]))
 
-    def of_read(self, k: int, read: Alone) -> str:
+    def of_read(self, k: int, read: Alone) -> Code:
         """When somebody uses what a sweep stores for one of its reads."""
         stores = [self._store_wants(k, s) for s in self.fused.stores[k] if s.leaf in read.stores]
         wanted = set().union(*stores, *map(self.paired, read.states))
-        return "bool(needs & {" + ", ".join(f'"{n}"' for n in sorted(wanted, key=plain_name)) + "})"
+        return made_by("bool", any_wanted(wanted))
 
     def _store_wants(self, k: int, s: Store) -> set[str]:
         """The variables and states whose gradients need what stage k stores."""

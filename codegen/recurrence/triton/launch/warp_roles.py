@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ....ir.expr import dim_of
-from ....ir.launch_ir import Define, Statement, joined, py, ref
+from ....ir.launch_ir import Define, Statement, ref
+from ....ir.python_code import made_by
 from ..kernels.chunk_kernel import Kernel
 from ..print.axis_names import size_name
 
@@ -16,9 +17,9 @@ def with_roles_chosen(body: list[Statement], kernels: Iterable[object]) -> list[
     if not sweeps:
         return body
     whole = dict.fromkeys(size_name(dim_of(a)) for k in sweeps for a in k.axes if a != k.tiled)
-    most = next(iter(whole)) if len(whole) == 1 else f"max({', '.join(whole)})"
+    most = next(iter(whole)) if len(whole) == 1 else made_by("max", *whole)
     given = {a.source: a.base for k in sweeps for a in k.arguments if a.layout == "step"}
     tiles = [ref(n) for x, n in given.items() if x is not None and x.attrs[0] == "input" and x.axes]
     at = next(n for n, x in enumerate(body) if isinstance(x, Define) and x.names == ("config",))
-    chosen = Define(("config",), py("with_roles(config, {}, {})", most, joined(tiles)))
+    chosen = Define(("config",), made_by("with_roles", "config", most, *tiles))
     return [*body[: at + 1], chosen, *body[at + 1 :]]

@@ -3,10 +3,11 @@ engine can move; and the role that loads."""
 
 from __future__ import annotations
 
-from ....ir.code import Binary, Call, Code, Expanded, Function, Literal, Load, Name, loads_in, names_in, plus, times
+from ....ir.code import Binary, Call, Code, Expanded, Literal, Load, Name, loads_in, names_in, plus, times
 from ....ir.code_parts import walk_code
-from ....ir.functions import LIBRARIES, TABLE, TRITON
+from ....ir.functions import TRITON
 from ....ir.kernel_ir import Let, Statement, Store, argument_of
+from ....ir.spellings import Function, called
 from ....ir.warp_schedule import Arrive, Await, Barriers, Fetch, Make, Put, Ring, Role, Step, Tile
 from ....printing.cannot_print import CannotPrint
 from ..kernels.arguments import Argument
@@ -231,7 +232,7 @@ def written(x: Code) -> None:
     for y in walk_code(x):
         names: set[str] = set()
         if isinstance(y, Function):
-            names = {part.partition("(")[0] for part in TABLE[y.name].triton.split(f"{LIBRARIES[TRITON]}.")[1:]}
+            names = {x.removeprefix("tl.") for x in called(y.name, TRITON)}
         elif isinstance(y, Call) and y.function != "float":
             names = {y.function.removeprefix("tl."), *(n for n, _ in y.keywords)}
         if not names <= GLUON:

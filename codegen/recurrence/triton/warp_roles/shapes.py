@@ -12,7 +12,6 @@ from ....ir.code import (
     Code,
     Either,
     Expanded,
-    Function,
     Group,
     Items,
     Literal,
@@ -20,10 +19,10 @@ from ....ir.code import (
     Method,
     Name,
     Negative,
-    Power,
 )
 from ....ir.code_parts import rebuilt
 from ....ir.kernel_ir import Body, Let
+from ....ir.spellings import Function, Power
 from ....printing.cannot_print import CannotPrint
 
 Shape = tuple[str, ...]

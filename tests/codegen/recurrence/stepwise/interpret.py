@@ -17,7 +17,9 @@ import mpmath
 import torch
 from shared.recurrent_programs import arguments, compare, compiled, printed
 
-from chunkform.codegen.ir.functions import TABLE
+from chunkform.codegen.ir.code import Name
+from chunkform.codegen.ir.functions import TABLE, TRITON
+from chunkform.codegen.ir.spellings import spelt
 from chunkform.runtime.launch.varlen import Packed
 
 SIZES = {"d": 5, "e": 3, "m": 3, "n": 5}
@@ -169,7 +171,7 @@ def functions(folder: Path) -> dict[str, float]:
     names = [n for n in TABLE]
     lines = ["import triton", "import triton.language as tl", "", ""]
     for n in names:
-        body = TABLE[n].triton.format("x")
+        body = spelt(n, Name("x"), TRITON).text
         lines += [
             "@triton.jit",
             f"def {n}_kernel(x_at, y_at):",

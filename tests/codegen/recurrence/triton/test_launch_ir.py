@@ -1,7 +1,6 @@
 """Functions that launch kernels are data: fields say what the text says, passes and a gate read them."""
 
 import ast
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import pytest
 from shared.triton_errors import compiled
 
 from chunkform.codegen.exact.launch_gate import gate_launches
+from chunkform.codegen.ir.code import Literal
 from chunkform.codegen.ir.launch_ir import (
     NONE,
     TILES,
@@ -16,7 +16,6 @@ from chunkform.codegen.ir.launch_ir import (
     Body,
     Call,
     Define,
-    Expr,
     For,
     Free,
     Function,
@@ -29,12 +28,12 @@ from chunkform.codegen.ir.launch_ir import (
     Wanted,
     assigned,
     inner,
-    py,
     reads,
     ref,
     statements,
     stored,
 )
+from chunkform.codegen.ir.python_code import Fixed, beside, method
 from chunkform.codegen.ir.warp_schedule import with_roles_name
 from chunkform.codegen.printing.code_passes import finished_function as finished
 from chunkform.codegen.printing.code_passes.freed import freed
@@ -79,7 +78,7 @@ def test_fields_say_what_the_text_says(name: str) -> None:
         f = finished(f)
         words = {n for x in statements(f.body) if isinstance(x, Define) for n in x.names}
         words |= {n for x in statements(f.body) if isinstance(x, For) for n in x.names if n not in x.tensors}
-        known = {n for x in statements(f.body) for n in assigned(x)} - words - set(re.findall(r"\w+", f.head))
+        known = {n for x in statements(f.body) for n in assigned(x)} - words - f.parameters
         for x in (x for x in statements(f.body) if not inner(x) and not isinstance(x, Return)):
             parsed = list(ast.walk(ast.parse("\n".join(lines_of((x,))))))
             bound = {n for y in parsed if isinstance(y, ast.comprehension) for n in ast.walk(y.target)}
@@ -109,16 +108,18 @@ def test_launches_are_counted_where_they_are() -> None:
 def test_a_loss_of_names_is_an_error() -> None:
     with pytest.raises(TypeError, match="would lose what it reads: q"):
         f"{ref('q')}.float()"
-    assert py("{}.float()", ref("q")) == Expr("q.float()", frozenset("q"))
+    assert method(ref("q"), "float").names == {"q"} and method(Fixed("q"), "float").names == frozenset()
+    with pytest.raises(ValueError, match=r"expected a name, got 'q.float\(\)'"):
+        Fixed("q.float()")
 
 
 def function(*body: Statement) -> Function:
-    return Function("f", "()", "Some.", body, frozenset("qk"))
+    return Function("f", (), "Some.", body, frozenset("qk"))
 
 
 def launch(loads: str, stores: str, programs: frozenset[str] | None = None) -> Launch:
     arguments = (*(Passed(ref(n)) for n in loads), *(stored(ref(n)) for n in stores))
-    made = Launch("kernel", Expr("1"), arguments, (), ())
+    made = Launch("kernel", Literal(1), arguments, (), ())
     return made if programs is None else replace(made, programs=programs)
 
 
@@ -129,9 +130,9 @@ def test_results_are_made_where_they_are_wanted() -> None:
 
 
 def test_large_tensors_go_after_their_last_use() -> None:
-    room, use, last = Alloc("x", Expr("B, T")), launch("", "x"), Return(NONE)
+    room, use, last = Alloc("x", beside("B", "T")), launch("", "x"), Return(NONE)
     assert freed(function(room, use, launch("x", ""), last)).body == (room, use, launch("x", ""), Free(("x",)), last)
-    inside = If(Expr("c"), (launch("x", ""),))
+    inside = If(Fixed("c"), (launch("x", ""),))
     assert freed(function(room, use, inside, last)).body[3] == Free(("x",))
     assert freed(replace(function(room, use, last), frees=False)).body == (room, use, last)
 
@@ -148,25 +149,25 @@ def test_each_launch_and_each_room_is_needed(name: str) -> None:
 
 
 def test_what_no_launch_has_stored_is_not_read() -> None:
-    room = Alloc("x", Expr("B, T"))
+    room = Alloc("x", beside("B", "T"))
     gate_launches(function(room, launch("", "x"), launch("x", "")))
     for body in (
         (room, launch("x", "")),
         (launch("", "x"), room),
         (room, Wanted(frozenset("q"), (launch("", "x"),)), launch("x", "")),
-        (room, If(Expr("c"), (launch("", "x"),)), launch("x", "")),
+        (room, If(Fixed("c"), (launch("", "x"),)), launch("x", "")),
         (room, launch("", "x"), Free(("x",)), launch("x", "")),
         (room, Call(("y",), "pair", (ref("x"),))),
     ):
         with pytest.raises(GateError, match="x is read by"):
             gate_launches(function(*body))
-    both = If(Expr("c"), (launch("", "x"),), (launch("", "x"),))
+    both = If(Fixed("c"), (launch("", "x"),), (launch("", "x"),))
     gate_launches(function(room, both, launch("x", "")))
-    gate_launches(function(room, If(Expr("c"), (launch("", "x"),)), If(Expr("c"), (launch("x", ""),))))
+    gate_launches(function(room, If(Fixed("c"), (launch("", "x"),)), If(Fixed("c"), (launch("x", ""),))))
 
 
 def test_launches_that_share_the_chunks_are_both_needed() -> None:
-    room, small, large = Alloc("x", Expr("B, T")), *(replace(launch("", "x"), small_range=s) for s in (True, False))
+    room, small, large = Alloc("x", beside("B", "T")), *(replace(launch("", "x"), small_range=s) for s in (True, False))
     gate_launches(function(room, small, large, launch("x", "")))
     for one in (small, large):
         with pytest.raises(GateError, match="x is read by"):
@@ -184,7 +185,7 @@ def test_launches_that_share_the_chunks_are_both_needed() -> None:
 def test_two_programs_store_to_no_place() -> None:
     tiled = launch("", "x").programs | {TILES}
     with pytest.raises(GateError, match="programs of kernel that differ in tiles store to one place of x"):
-        gate_launches(function(Alloc("x", Expr("B, T")), launch("", "x", tiled)))
+        gate_launches(function(Alloc("x", beside("B", "T")), launch("", "x", tiled)))
 
 
 @pytest.mark.parametrize("name", ["gated_delta_rule", "gated_linear_attention", "two_timescales"])
