@@ -8,7 +8,7 @@ refused on the way.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,7 +32,7 @@ from ...ir.kernel_ir import KernelFunction
 from ...ir.ranges import Range
 from .kernels.coupling_weights import TransitionKernel
 from .kernels.elementwise_scan import ScanKernel, states_of
-from .kernels.per_step import PER_STEP, Result, RowKernel
+from .kernels.per_step import PER_STEP, Result, RowKernel, sometimes
 from .print.axis_names import block_name, dim_of_kept, size_name
 from .print.reserved import IMPORTS
 
@@ -72,11 +72,12 @@ def gate_kernel(k: RowKernel | TransitionKernel, f: KernelFunction) -> None:
 
 @dataclass
 class _Inputs:
-    """What a kernel of steps is given: arguments, and the values of leaves, [B, T, H, ..]."""
+    """What a kernel of steps is given: arguments, and the values of leaves, [B, T, H, ..]. `wanted`: the gradients that it is
+    launched for, None where all are, and all is given."""
 
     k: RowKernel
     steps: int
-    all_given: bool
+    wanted: frozenset[str] | None
     random: random.Random
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class _Inputs:
         self.arguments |= {block_name(a): 4 for a in self.k.axes}
         self.env: Env = {}
         known: dict[str, np.ndarray] = {}
-        optional = self.k.function.optional
+        optional, uses = self.k.function.optional, sometimes(self.k.results)
         for base, tensor, x in self.k.leaves:
             kind, name, order = x.attrs
             shape = tuple(self.sizes[dim_of(a)] for a in order)
@@ -96,12 +97,23 @@ class _Inputs:
                 lead = ()
             elif kind in ("input", "decay") and not known:  # one head, which all share
                 lead = (B, self.steps, 1)
-            missing = not self.all_given and bool(optional & {f"{base}_p", f"{base}_sums"})
+            missing = bool(optional & {f"{base}_p", f"{base}_sums"}) and not self.wants(uses.get((kind, name)))
             values = known.setdefault(tensor, within(self.draw((*lead, *shape)), self.range_of(x)))
             if missing:
                 values = self.filled((*lead, *shape), Fraction(0))
             self.arguments |= self.passed(base, kind, values, missing)
             self.env[kind, name] = NUMBERS.fn("exp", values) if kind.startswith("decay") else NUMBERS.taken(values)
+
+    @property
+    def all_given(self) -> bool:
+        return self.wanted is None
+
+    def wants(self, gradients: Iterable[str] | None) -> bool:
+        """Is one of these wanted? What is for any is handed over as others are: it may be missing where none is."""
+        return self.wanted is None or bool(self.wanted.intersection(gradients or ()))
+
+    def makes(self, r: Result) -> bool:
+        return self.wanted is None or r.wanted is None or r.wanted in self.wanted
 
     def range_of(self, x: Node) -> Range | None:
         """Which values a scan counts on."""
@@ -177,10 +189,10 @@ def compare(kernel: str, what: str, cells: np.ndarray, expected: np.ndarray) -> 
 
 def _gate_rows(k: RowKernel, f: KernelFunction) -> None:
     steps, rows = 5, 4
-    for all_given in (True, False):
-        given = _Inputs(k, steps, all_given, random.Random(f.name))
+    for wanted in _launches(k):
+        given = _Inputs(k, steps, wanted, random.Random(f.name))
         blocks = -(-B * steps // rows)
-        outs = _row_results(k, given, steps, blocks, all_given)
+        outs = _row_results(k, given, steps, blocks)
         arguments = given.arguments | {f"{n}_out": x for n, x in outs.items()}
         arguments |= {"T": steps, "H": H, "count": B * steps, "ROWS": rows}
         run(f, blocks * H, arguments, runtime_function)
@@ -200,14 +212,20 @@ def _gate_rows(k: RowKernel, f: KernelFunction) -> None:
             compare(f.name, r.name, cells, expected)
 
 
-def _row_results(k: RowKernel, given: _Inputs, steps: int, blocks: int, all_given: bool) -> dict[str, Tensor | None]:
+def _row_results(k: RowKernel, given: _Inputs, steps: int, blocks: int) -> dict[str, Tensor | None]:
     found: dict[str, Tensor | None] = {}
     for r in k.results:
         width = int(np.prod([given.sizes[dim_of(a)] for a in r.order]))
         lead = blocks if r.summed else B * steps * (r.within[2] if r.within is not None else 1)
-        there = all_given or r.wanted is None
-        found[r.name] = Tensor.room(r.name, lead * H * width) if there else None
+        found[r.name] = Tensor.room(r.name, lead * H * width) if given.makes(r) else None
     return found
+
+
+def _launches(k: RowKernel) -> list[frozenset[str] | None]:
+    """For which gradients a kernel is launched: for all, for none, and for each alone, where a result that another's guard holds
+    would be missing, or one that its own doesn't would have no room."""
+    each = list(dict.fromkeys(r.wanted for r in k.results if r.wanted is not None))
+    return [None, frozenset(), *(frozenset({n}) for n in (each if len(each) > 1 else []))]
 
 
 # --- scans ----------------------------------------------------------------------------------------------------------
@@ -217,22 +235,22 @@ def _gate_scan(k: ScanKernel, f: KernelFunction) -> None:
     if k.kind != "affine":
         needs_order()  # of numbers, or of their sizes
     with nullcontext() if k.kind == "affine" else over_fractions():
-        for all_given in (True, False):
-            _gate_whole_scan(k, f, all_given)
+        for wanted in _launches(k):
+            _gate_whole_scan(k, f, wanted)
         _gate_segments(k, f)
 
 
-def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
+def _gate_whole_scan(k: ScanKernel, f: KernelFunction, wanted: frozenset[str] | None) -> None:
     """A scan of whole sequences: what it makes of each step, and the last state."""
     steps = 5
-    given = _Inputs(k, steps, all_given, random.Random(f.name))
+    given = _Inputs(k, steps, wanted, random.Random(f.name))
     shape = tuple(given.sizes[dim_of(a)] for a in k.axes)
-    first = given.draw((B, H, *shape)) if all_given else given.filled((B, H, *shape), Fraction(0))
-    last = Tensor.room("last", first.size) if all_given else None
+    first = given.draw((B, H, *shape)) if given.all_given else given.filled((B, H, *shape), Fraction(0))
+    last = Tensor.room("last", first.size) if given.all_given else None
     outs: dict[str, Tensor | None] = dict.fromkeys((r.name for r in k.results), None)
-    wanted = [r for r in k.results if all_given or r.wanted is None]
-    outs |= {r.name: Tensor.room(r.name, B * steps * H * _width(r, given)) for r in wanted}
-    arguments = _scan_arguments(k, given, Tensor("first", first.ravel()) if all_given else None, last)
+    made = [r for r in k.results if given.makes(r)]
+    outs |= {r.name: Tensor.room(r.name, B * steps * H * _width(r, given)) for r in made}
+    arguments = _scan_arguments(k, given, Tensor("first", first.ravel()) if given.all_given else None, last)
     arguments |= {f"{n}_out": x for n, x in outs.items()} | {"segments": 1, "length": steps, "RESULTS": True}
     run(f, B * H * _tiles(shape), arguments, runtime_function)
     after_all = _walk(k, given, first, range(steps))
@@ -246,7 +264,7 @@ def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
 def _gate_segments(k: ScanKernel, f: KernelFunction) -> None:
     """The map of each segment of a sequence: what it makes of some states."""
     steps, segments, length = 6, 2, 4
-    given = _Inputs(k, steps, True, random.Random(f.name))
+    given = _Inputs(k, steps, None, random.Random(f.name))
     shape = tuple(given.sizes[dim_of(a)] for a in k.axes)
     numbers = [Tensor.room(f"number {n}", B * segments * H * int(np.prod(shape))) for n in LAWS[k.kind].identity]
     arguments = _scan_arguments(k, given, None, None, numbers)
