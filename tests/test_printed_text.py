@@ -1,6 +1,7 @@
 """The compiler decides nothing by reading what it has printed: where it searches text, or parses it, is listed here, and why."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_expressions_are_no_strings():
     for text in ("a + b", "f(x)", 'x["a"]', "a, b", "1", ""):
         with pytest.raises(ValueError, match="expected a name, got"):
             Fixed(text)
+
+
+def test_kinds_of_variables_are_told_as_a_whole():
+    """No kind is known by how its name begins or ends: `codegen/ir/step_program.py` says which are decays, or parameters."""
+    parts = re.compile(r"(kind|attrs\[0\])\.(startswith|endswith)\(\"(decay|parameter)\"\)")
+    found = [p.name for room in ROOMS for p in (ROOT / "codegen" / room).rglob("*.py") if parts.search(p.read_text())]
+    assert found == []
+    assert parts.search('x.attrs[0].startswith("decay")') and parts.search('v.kind.endswith("parameter")')
 
 
 def test_a_module_that_reads_is_seen(tmp_path):

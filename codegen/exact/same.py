@@ -22,6 +22,7 @@ from chunkform.spec.language.expression import Dim
 from chunkform.spec.language.recurrence import Variable
 
 from ..ir.evaluate import Field, RandomNumbers, Reals
+from ..ir.step_program import DECAYS
 from .run_spec import NoExactMeaning, Values, initial_value, run_spec
 
 STEPS = 6  # over which both run
@@ -166,7 +167,7 @@ class _Pair:
         sizes = {d: SIZES[(k + n) % len(SIZES)] for k, d in enumerate(dims)}
 
         def value(v: Variable) -> np.ndarray:
-            decay = v.kind.startswith("decay")
+            decay = v.kind in DECAYS
             found = m.random(rng, self._shape(v, sizes, STEPS), decay)
             if not decay and not m.exact:
                 found = m.mul(np.asarray(abs(found) if positive else found, dtype=object), m.const(Fraction(scale)))
@@ -216,7 +217,7 @@ class _Pair:
             given = {}
             for v in self.a.variables:
                 shape = self._shape(v, sizes, steps)
-                some = [Fraction(x) for x in (KEPT if v.kind.startswith("decay") or v.domain is not None else SMALL)]
+                some = [Fraction(x) for x in (KEPT if v.kind in DECAYS or v.domain is not None else SMALL)]
                 drawn = [m.const(rng.choice(some)).item() for _ in range(int(np.prod(shape)))]
                 given[v.name] = np.array([*drawn, None], dtype=object)[:-1].reshape(shape)
                 if v.domain is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
+from ..ir.step_program import DECAYS
 from .expr import (
     ONE,
     ZERO,
@@ -206,7 +207,7 @@ def lossless(x: Node) -> bool:
     """Is the logarithm of x what it is made of, so that no other form of x is needed?"""
     match x.op:
         case "leaf":
-            return x.attrs[0].startswith("decay")
+            return x.attrs[0] in DECAYS
         case "const":
             return x.attrs[0] > 0
         case "mul":

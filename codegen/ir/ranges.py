@@ -18,6 +18,7 @@ from typing import Any
 import mpmath
 import sympy
 
+from ..ir.step_program import DECAYS
 from .expr import Node, add, expand, factors_of, mul, rename, split_constant
 from .functions import SAME, TABLE
 
@@ -101,7 +102,7 @@ class Ranges:
     def _of(self, x: Node) -> Range:
         match x.op:
             case "leaf":
-                kind = DECAY if x.attrs[0].startswith("decay") else REAL
+                kind = DECAY if x.attrs[0] in DECAYS else REAL
                 return self.known(x) or kind
             case "const":
                 return _point(x.attrs[0])

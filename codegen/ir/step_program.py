@@ -9,6 +9,7 @@ from typing import Any
 from .expr import Node, canonical_axis, leaf
 
 PER_HEAD = ("parameter", "decay parameter")  # kinds of one value a head
+DECAYS = ("decay", "decay parameter")  # kinds whose values are given by their logarithms
 LOG_PER_HEAD = tuple(f"log {x}" for x in PER_HEAD)
 Domain = tuple[Fraction | None, Fraction | None]  # values lie between; None where there is no bound
 
@@ -47,7 +48,7 @@ class Var:
 
     @property
     def is_decay(self) -> bool:
-        return self.kind.startswith("decay")
+        return self.kind in DECAYS
 
     @property
     def is_parameter(self) -> bool:

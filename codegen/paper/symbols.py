@@ -15,6 +15,7 @@ from chunkform.spec.language.formula import (
     walk,
 )
 
+from ..ir.step_program import PER_HEAD
 from .document import Document, Equation
 from .header import name_of
 from .row import Item
@@ -294,7 +295,7 @@ def with_recurrence(
     for v in r.variables:
         for n in steps.given:
             if safe(n) == v.name:
-                found.arity[n] = 0 if v.kind.endswith("parameter") else 1
+                found.arity[n] = 0 if v.kind in PER_HEAD else 1
                 if n not in kinds:
                     what = {"decay": "a decay", "parameter": "a parameter"}.get(v.kind, "an input")
                     found.guess(f"{n} is {what}{shape_words(shapes.get(n, SCALAR))}")

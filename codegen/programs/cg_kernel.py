@@ -29,7 +29,7 @@ from ..ir.expr import replace as substituted
 from ..ir.kernel_ir import KernelFunction, let
 from ..ir.launch_ir import Function, Passed, ref
 from ..ir.python_code import Fixed, beside, made_by, method, several
-from ..ir.step_program import PER_HEAD
+from ..ir.step_program import DECAYS, PER_HEAD
 from ..ir.words import Definition, Definitions, apart
 from ..printing.cannot_print import CannotPrint
 from ..printing.code_passes import finished_function, finished_kernel
@@ -486,7 +486,7 @@ class _Solve:
             if kind == "constant":
                 return Item(Name("constants"), Literal(name))
             wide = Method(Name(self.name_of(x)), "float", ())
-            return Method(wide, "exp", ()) if kind.startswith("decay") else wide
+            return Method(wide, "exp", ()) if kind in DECAYS else wide
 
         made, results = printer.values({"first": s.initial}, of_leaf, orders={"first": s.axes})
         if made:

@@ -6,6 +6,7 @@ import hashlib
 
 from ..ir.launch_ir import NONE, Call, Function, Given, If, Return, Set, Statement, ref
 from ..ir.python_code import FALSE, Fixed, Named, dictionary, made_by, said
+from ..ir.step_program import DECAYS
 from ..ir.words import Definition, Definitions, apart, joined, path, text_of
 from ..printing.code_passes import finished_function, told
 from ..printing.formatting import formatted
@@ -124,7 +125,7 @@ def _title(c: CompiledProgram) -> str:
 def public_definitions(c: CompiledProgram) -> Definitions:
     """The function that users call, and what its solves are told where they don't converge."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
-    passed = dictionary((v.name, ref(key_of(v.name, v.kind.startswith("decay")))) for v in given)
+    passed = dictionary((v.name, ref(key_of(v.name, v.kind in DECAYS))) for v in given)
     call = made_by("OP", passed, *(Named(n, ref(n)) for n in OPTIONS))
     body: list[Statement] = []
     if c.graph.attends:
@@ -155,7 +156,7 @@ def parameters(c: CompiledProgram) -> list[Parameter]:
     numbers = [constant(v.name, v.default) for v in given if v.kind == "constant"]
     solving = [Parameter("output_residual", "bool", FALSE), Parameter("check", "float | None", NONE)]
     return [
-        *(tensor(key_of(v.name, v.kind.startswith("decay"))) for v in given if v.kind != "constant"),
+        *(tensor(key_of(v.name, v.kind in DECAYS)) for v in given if v.kind != "constant"),
         *options(len(c.graph.finals)),
         *(solving if list(c.graph.solves) else ()),
         *sorted(numbers, key=lambda p: p.default is not None),
@@ -196,7 +197,7 @@ def docstring(c: CompiledProgram) -> str:
         stepwise = v.kind in ("input", "decay")
         shape = ", ".join((["B", "T", "H"] if stepwise else ["H"]) + [d.name for d in v.dims])
         note = ""
-        if v.kind.startswith("decay"):
+        if v.kind in DECAYS:
             note = f" The natural logarithm of {v.name}, at most 0."
         elif not stepwise:
             note = " Constant in time."

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..exact.random_points import Compared, GateResult, Point, compare
 from ..ir.evaluate import Dual, Pair
-from ..ir.step_program import StepProgram
+from ..ir.step_program import DECAYS, StepProgram
 from ..recurrence.gates.run_steps import inner
 from .adjoint_graph import AdjointGraph
 from .graph import Graph
@@ -56,7 +56,7 @@ def gate_adjoint_graph(a: AdjointGraph) -> GateResult:
                 parts[v.name] = m.const(Fraction(0))
                 continue
             tangent = tangents[v.name]
-            if v.kind.startswith("decay"):  # the gradient is that of its logarithm
+            if v.kind in DECAYS:  # the gradient is that of its logarithm
                 tangent = m.mul(tangent, m.pow(given[v.name], Fraction(-1)))
             parts[v.name] = inner(found[v.name], tangent, m)
         parts |= {s: inner(starts[s], tangents[s], m) if s in starts else m.const(Fraction(0)) for s in g.finals}
@@ -115,7 +115,7 @@ def _random(g: Graph, point: Point) -> tuple[Values, Values]:
         if v.kind != "solved":
             own = tuple(sizes[d.name] for d in v.dims)
             stepwise = v.kind in ("input", "decay")
-            given[v.name] = m.random(rng, (steps, *own) if stepwise else own, decay=v.kind.startswith("decay"))
+            given[v.name] = m.random(rng, (steps, *own) if stepwise else own, decay=v.kind in DECAYS)
     initial = {s: m.random(rng, tuple(sizes[d] for d in g.dims[s])) for s in g.finals}
     for s in solved_states(g):  # so that an elimination finds no zero, and the inverse is symmetric
         x = initial[s]

@@ -24,6 +24,7 @@ from ..checking.accuracy import Judged
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
 from ..ir.expr import dim_of, walk
+from ..ir.step_program import DECAYS as LOGARITHMS
 from ..ir.step_program import number_within
 from .check import BOUND, EXPLODED, judge_all, judge_rounded, samples
 from .definition import Oracle
@@ -70,7 +71,7 @@ class Subject:
     def keys(self) -> dict[str, str]:
         """The names under which tensors are passed, in the order of their declaration."""
         some = [v for v in self.declared.variables if v.kind not in ("constant", "solved")]
-        return {v.name: f"log_{v.name}" if v.kind.startswith("decay") else v.name for v in some}
+        return {v.name: f"log_{v.name}" if v.kind in LOGARITHMS else v.name for v in some}
 
     @cached_property
     def numbers(self) -> list[Variable]:
@@ -121,7 +122,7 @@ class Subject:
             ),
             "initial state": ("given", "none", "zeros", *(("first given",) if len(free) > 1 else ())),
         }
-        if any(v.kind.startswith("decay") for v in r.variables):
+        if any(v.kind in LOGARITHMS for v in r.variables):
             found["log decays"] = ("usual", "0") if self.fades else tuple(DECAYS)
         found["layout"] = LAYOUTS
         found["arguments"] = ("by name", "in order")
@@ -184,7 +185,7 @@ class Subject:
                 n: BOUND[torch.bfloat16] for n in computed if n.startswith("final ") and "bfl" in row["final state"]
             }
             if self._on_tensor_cores(row) and held.dtype == torch.bfloat16:
-                decays = {v.name for v in self.declared.variables if v.kind.startswith("decay")}
+                decays = {v.name for v in self.declared.variables if v.kind in LOGARITHMS}
                 bounds |= {n: DECAYS_BOUND for n in computed if n.startswith("d") and n[1:] in decays}
             missing = [n for n in exact if n not in computed]
             exact = {n: x for n, x in exact.items() if n not in missing}

@@ -13,6 +13,7 @@ from chunkform.runtime.torch_form.scans import LAWS
 from ...exact.random_points import Compared, GateResult, Point, compare
 from ...ir.evaluate import Arithmetic, Env, evaluate, stacked
 from ...ir.expr import Node, dim_of, expand, leaf, leaves
+from ...ir.step_program import DECAYS
 from ..chunkwise.compiled import Part
 from ..step.adjoint import Adjoint, gradient_name
 from ..step.decays import domain_of, known_range
@@ -63,7 +64,7 @@ def gate_scans(a: Adjoint, found: Scans) -> GateResult:
                 same = applied(e.kind, e.maps, leaf("state", s.name, s.axes))
                 for x in sorted(leaves(update, same)):
                     if x.attrs[:2] not in env:
-                        drawn = point.array(rng, x.attrs[2], decay=x.attrs[0].startswith("decay"))
+                        drawn = point.array(rng, x.attrs[2], decay=x.attrs[0] in DECAYS)
                         known = known_range(a.forward, x)
                         env[x.attrs[:2]] = within(m, drawn, None if known is None else domain_of(known))
                 yield (

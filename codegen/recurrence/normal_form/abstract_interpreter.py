@@ -20,7 +20,7 @@ from ...ir.expr import (
     total,
     walk,
 )
-from ...ir.step_program import StateVar
+from ...ir.step_program import DECAYS, StateVar
 from .abstract_values import (
     MatrixValue,
     RawWrite,
@@ -321,7 +321,7 @@ def positive(x: Node) -> bool:
     """Is x > 0 whatever the inputs, as decays have been written that are seen to be so (`step/decays.py`)?"""
     match x.op:
         case "leaf":
-            return x.attrs[0].startswith("decay")
+            return x.attrs[0] in DECAYS
         case "const":
             return x.attrs[0] > 0
         case "mul":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ir.expr import ONE, ZERO, Node, add, const, fn, leaf, mul, number
+from ...ir.step_program import DECAYS
 from .abstract_interpreter import below_one
 
 FORGET = const(-1000000)  # stands for the logarithm of zero: a reset, far below every threshold
@@ -15,7 +16,7 @@ def log_of(x: Node) -> Node:
     if x is ONE:
         return ZERO
     match x.op:
-        case "leaf" if x.attrs[0].startswith("decay"):
+        case "leaf" if x.attrs[0] in DECAYS:
             return leaf(f"log {x.attrs[0]}", x.attrs[1], x.attrs[2])
         case "const":
             return number(f"log({x.attrs[0]})")

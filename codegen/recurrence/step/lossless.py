@@ -32,7 +32,7 @@ from ...ir.expr import (
 )
 from ...ir.logarithms import Logarithms, log_of, lossless
 from ...ir.ranges import Ranges
-from ...ir.step_program import StepProgram
+from ...ir.step_program import DECAYS, StepProgram
 from .decays import exponential, known_range
 from .quotient_slopes import over_one_divisor
 from .shares import shares_of
@@ -89,7 +89,7 @@ def _lossless(x: Node, logarithms: Logarithms) -> Node | None:
             found = _of_product(x) or _share_of_sum(x, logarithms)
         case "fn" if x.attrs[0] == "log":
             y = x.args[0]
-            if y.op == "leaf" and y.attrs[0].startswith("decay"):
+            if y.op == "leaf" and y.attrs[0] in DECAYS:
                 found = maximum(x, LEAST_LOG)
             elif (exponent := _exponent(y)) is not None:
                 found = add(log_of(exponent[0]), fn("softplus", exponent[1]))

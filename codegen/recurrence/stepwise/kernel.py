@@ -19,7 +19,7 @@ from ...ir.expr import Node, dim_of, plain_name, walk
 from ...ir.kernel_ir import KernelFunction, Let, Parameter, Statement, Store, added, expressions, let, statements
 from ...ir.python_code import Fixed, made_by
 from ...ir.spellings import Function
-from ...ir.step_program import StepProgram, Var
+from ...ir.step_program import DECAYS, StepProgram, Var
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
 from ..chunkwise.compiled import Compiled
 from .names import names_of, sizes
@@ -205,7 +205,7 @@ class Kernel:
             self.names.leaf,
             names=program.names,
             orders=orders,
-            padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+            padding=lambda x: FINITE if x.attrs[0] in DECAYS else ZERO,
             whole=whole,
         )
         return [let(name, x) for name, x in made], results

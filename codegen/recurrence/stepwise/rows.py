@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...ir.code import Code, Literal, Load, Name, call, shape, summed, zeros
 from ...ir.expr import Node, dim_of, leaf, leaves, rename, replace, total, walk
 from ...ir.kernel_ir import Barrier, For, Let, Statement, Store, added, let
-from ...ir.step_program import StepProgram
+from ...ir.step_program import DECAYS, StepProgram
 from ...printing.expressions import FINITE, ZERO, NodePrinter, Triton
 from .kernel import Kernel, Pointer
 
@@ -232,7 +232,7 @@ class RowStatements:
             nodes,
             lambda x: self._row_name(*x.attrs[:2]) if x.attrs[2] == (ROW,) else self.k.names.leaf(x),
             orders=orders,
-            padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+            padding=lambda x: FINITE if x.attrs[0] in DECAYS else ZERO,
         )
         return [let(name, x) for name, x in made], results
 

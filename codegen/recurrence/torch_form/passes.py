@@ -38,7 +38,7 @@ from ...ir.launch_ir import (
 )
 from ...ir.notation import plain
 from ...ir.python_code import EMPTY, Fixed, beside, dictionary
-from ...ir.step_program import LOG_PER_HEAD, PER_HEAD, StateVar
+from ...ir.step_program import DECAYS, LOG_PER_HEAD, PER_HEAD, StateVar
 from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ...printing.walk import summed
@@ -204,7 +204,7 @@ class PassText:
     def _given(self, x: Node) -> Code:
         """What the op is given at each step, or of each head."""
         kind, name, order = x.attrs
-        if kind.startswith("decay"):
+        if kind in DECAYS:
             return Method(Name(self.leaf(leaf(f"log {kind}", name, order))), "exp", ())
         return call("per_head" if kind in (*PER_HEAD, *LOG_PER_HEAD) else "steps_first", given(name), "dtype")
 

@@ -27,7 +27,7 @@ from ...ir.code import Items, Literal, Name, Not
 from ...ir.evaluate import BEYOND, Env, aligned, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
 from ...ir.kernel_ir import If, KernelFunction, Return, TileFunction, statements
-from ...ir.step_program import PER_HEAD
+from ...ir.step_program import DECAYS, PER_HEAD
 from .kernel_gate import compare, runtime_function, strided
 from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel, Piece
@@ -179,7 +179,7 @@ class Memory:
 
     def log_of(self, node: Node) -> np.ndarray:
         """A decay's logarithms, of each step: [B, T, H, ..]."""
-        is_leaf = node.op == "leaf" and node.attrs[0].startswith("decay")
+        is_leaf = node.op == "leaf" and node.attrs[0] in DECAYS
         key: Key = node.attrs[:2] if is_leaf else ("decay of", node.key)
         if is_leaf:
             self.value(node)
@@ -194,7 +194,7 @@ class Memory:
             own = self.shape(tuple(a for a in order if a not in STEPS))
             lead: tuple[int, ...] = (B, self.steps, H)
             lead = () if kind == "constant" else (H,) if kind in PER_HEAD else lead
-            if kind.startswith("decay"):
+            if kind in DECAYS:
                 self.logs[kind, name] = self.draw_logs((*lead, *own))
                 self.values[kind, name] = NUMBERS.fn("exp2", self.logs[kind, name])
             else:
@@ -267,7 +267,7 @@ class Memory:
         if a.layout == "matrix":
             return {a.name: Tensor(a.name, self.matrix(x).ravel())}
         values = self.value(x)
-        if x.attrs[0].startswith("decay"):
+        if x.attrs[0] in DECAYS:
             values = array(self.logs[x.attrs[:2]] * LN2)
         if a.layout == "number":
             return {a.name: values.item()}

@@ -30,6 +30,7 @@ from ...ir.evaluate import BEYOND, Env, evaluate
 from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
 from ...ir.kernel_ir import KernelFunction
 from ...ir.ranges import Range
+from ...ir.step_program import DECAYS
 from .kernels.coupling_weights import TransitionKernel
 from .kernels.elementwise_scan import ScanKernel, states_of
 from .kernels.per_step import PER_STEP, Result, RowKernel, sometimes
@@ -102,7 +103,7 @@ class _Inputs:
             if missing:
                 values = self.filled((*lead, *shape), Fraction(0))
             self.arguments |= self.passed(base, kind, values, missing)
-            self.env[kind, name] = NUMBERS.fn("exp", values) if kind.startswith("decay") else NUMBERS.taken(values)
+            self.env[kind, name] = NUMBERS.fn("exp", values) if kind in DECAYS else NUMBERS.taken(values)
 
     @property
     def all_given(self) -> bool:
@@ -119,7 +120,7 @@ class _Inputs:
         """Which values a scan counts on."""
         if not isinstance(self.k, ScanKernel) or self.k.kind == "affine":
             return None
-        return NEGATIVE if x.attrs[0].startswith("decay") else self.k.ranges.get(x.attrs[:2])
+        return NEGATIVE if x.attrs[0] in DECAYS else self.k.ranges.get(x.attrs[:2])
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
         """Numbers of many bits: among few, some is 1 where a plan divides by 1 - z."""

@@ -31,6 +31,7 @@ from ....ir.launch_ir import stored as stored_to
 from ....ir.python_code import FALSE, TRUE, Each, Fixed, also, made_by, method, said, several
 from ....ir.python_code import beside as row
 from ....ir.ranges import Range
+from ....ir.step_program import DECAYS
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...step.elementwise import AFTER, BEFORE, Entry, value_of
@@ -220,7 +221,7 @@ class _Scan:
             {n: expand(by_step(x), (STEP, *orders[n])) for n, x in nodes.items()},
             lambda x: Name(self.leaves.texts[x.attrs[:2]]),
             orders={n: (STEP, *order) for n, order in orders.items()},
-            padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+            padding=lambda x: FINITE if x.attrs[0] in DECAYS else ZERO,
         )
         return [let(n, x) for n, x in made], values
 

@@ -18,7 +18,7 @@ from ....ir.launch_ir import Statement as LaunchStatement
 from ....ir.launch_ir import stored as stored_to
 from ....ir.python_code import Fixed, beside, choice, either, made_by, several
 from ....ir.spellings import Function
-from ....ir.step_program import LOG_PER_HEAD, PER_HEAD
+from ....ir.step_program import DECAYS, LOG_PER_HEAD, PER_HEAD
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
@@ -142,7 +142,7 @@ def row_kernel(name: str, results: list[Result], names: Names, name_of: Callable
         nodes,
         lambda x: Name(texts[x.attrs[:2]]),
         orders=orders,
-        padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+        padding=lambda x: FINITE if x.attrs[0] in DECAYS else ZERO,
     )
     body += [let(n, value) for n, value in made]
     for r in results:
@@ -280,7 +280,7 @@ def loaded(base: str, x: Node, missing: bool, rows: str = "ROWS") -> list[Statem
     else:
         value = Load(pointer + "h")
     value = value.to("tl.float32")
-    if kind.startswith("decay"):
+    if kind in DECAYS:
         value = Function("exp", value)
     return [let(base, value, fallback=none if missing and not _is_given(x) else None)]
 

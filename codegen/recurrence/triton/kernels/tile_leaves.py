@@ -27,7 +27,7 @@ from ....ir.expr import (
 )
 from ....ir.kernel_ir import Body, Let, Statement, let
 from ....ir.spellings import Function
-from ....ir.step_program import PER_HEAD
+from ....ir.step_program import DECAYS, PER_HEAD
 from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import PER_STEP, STEPS, WEIGHT, at_row
 from ..print.axis_names import size_name
@@ -159,7 +159,7 @@ class TileLeaves(ChannelDecays):
         else:
             loaded = Load(plus(f"{base}_p", "h"))
         number = loaded.to("tl.float32")
-        return self.assign(base, Function("exp", number) if kind.startswith("decay") else number, own)
+        return self.assign(base, Function("exp", number) if kind in DECAYS else number, own)
 
     def _inner(self, x: Node) -> Value:
         """A definition, perhaps over other names of its axes."""

@@ -26,6 +26,7 @@ from ....ir.launch_ir import (
     ref,
 )
 from ....ir.python_code import Fixed, made_by, method, said, several
+from ....ir.step_program import DECAYS
 from ....printing.expressions import NodePrinter, Torch
 from ...chunkwise.compiled import Compiled
 from ...chunkwise.plan import Plan
@@ -82,7 +83,7 @@ class PassValues(OnePass):
         if kind in ("input", "decay"):
             tensor = call("each_head", tensor, "H")
         wide = Method(tensor, "float", ())
-        return Method(wide, "exp", ()) if kind.startswith("decay") else wide
+        return Method(wide, "exp", ()) if kind in DECAYS else wide
 
     def _tensor(self, x: Node) -> str:
         """The name of a leaf's tensor."""
