@@ -9,6 +9,9 @@ the product, and on nothing else, so the base isn't 2: with it a factor of two w
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import cache
 from math import inf
@@ -64,6 +67,24 @@ def written(value: float) -> Fraction | float:
 
 class NeedsOrder(Exception):
     """Residues have no order that says which number is larger."""
+
+
+_SOME_ORDER: ContextVar[bool] = ContextVar("some order", default=False)
+
+
+@contextmanager
+def in_some_order() -> Iterator[None]:
+    """In here residues have the order of the numbers next to zero that have them: a total order that arithmetic doesn't keep."""
+    before = _SOME_ORDER.set(True)
+    try:
+        yield
+    finally:
+        _SOME_ORDER.reset(before)
+
+
+def has_order(largest: int) -> bool:
+    """Have residues an order, of which this is the largest magnitude?"""
+    return largest < SMALL or _SOME_ORDER.get()
 
 
 def residue(x: object) -> int:

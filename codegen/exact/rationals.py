@@ -16,15 +16,18 @@ from typing import ParamSpec
 
 import numpy as np
 
+from chunkform.errors import GateError
+
 from ..ir.evaluate import PRIME
 from .meanings import (
     LN2,
-    SMALL,
     UNDEFINED,
     NeedsOrder,
     bounded_value,
     centred,
     function_value,
+    has_order,
+    in_some_order,
     irrational,
     residue,
     residue_of_function,
@@ -41,10 +44,15 @@ _BOUNDED: ContextVar[bool] = ContextVar("bounded", default=False)
 
 
 def in_field(gate: Callable[P, None]) -> Callable[P, None]:
-    """A gate that computes with residues, and again with fractions where it asks for an order of them. Of a number that is
+    """A gate that computes with residues, and again where it asks for an order of them. Of a number that is
     compared, two different formulas agree with a probability below 1e-15: their degree in what is drawn, below a thousand, over
     the 2^60 residues, or more, that each input is drawn from. Logarithms of decays, and what is ordered, are small whole numbers
-    instead, of which each comparison has many."""
+    instead, of which each comparison has many.
+
+    Where larger numbers are ordered, they first have some order. A maximum is then a choice that depends on both numbers and on
+    nothing else, as a function is a number that depends on its argument. What agrees for such choices agrees for all. What
+    doesn't may count on more of an order, that it is kept when something is added: so fractions have the last word. Their digits
+    double with each product of states, and grow without end where a step divides by its state."""
 
     @wraps(gate)
     def run(*given: P.args, **named: P.kwargs) -> None:
@@ -52,12 +60,23 @@ def in_field(gate: Callable[P, None]) -> Callable[P, None]:
         try:
             return gate(*given, **named)
         except NeedsOrder:
-            pass
+            if _agrees(gate, *given, **named):
+                return None
         finally:
             _FIELD.reset(before)
         return gate(*given, **named)
 
     return run
+
+
+def _agrees(gate: Callable[P, None], *given: P.args, **named: P.kwargs) -> bool:
+    """Does a gate pass in some order?"""
+    try:
+        with in_some_order():
+            gate(*given, **named)
+    except (GateError, NeedsOrder):
+        return False
+    return True
 
 
 def over_ordered(gate: Callable[P, None]) -> Callable[P, None]:
@@ -153,7 +172,7 @@ def _ordered(a: np.ndarray) -> np.ndarray:
     if not _FIELD.get():
         return a
     found = mapped(lambda x: x if x is UNDEFINED else centred(residue(x)), a)
-    if any(x is not UNDEFINED and abs(x) >= SMALL for x in found.ravel().tolist()):
+    if not has_order(max((abs(x) for x in found.ravel().tolist() if x is not UNDEFINED), default=0)):
         raise NeedsOrder
     return found
 

@@ -3,7 +3,7 @@
 Every operation of a field means here what it means for fractions, so that equal fractions are equal residues. Different ones are
 the same with a probability of at most their degree, in what is drawn at random, over the prime: for degrees below a thousand that
 is less than 1e-15 for each number that is compared. Nothing lies before or after a residue, but those of whole numbers that are
-small; a kernel that asks for another order is run over fractions instead. -1 stands for what is undefined, -2 for
+small; a kernel that asks for another order is run in some order (`rationals.in_field`), or over fractions. -1 stands for what is undefined, -2 for
 minus infinity, of which nothing is known but its order and its exponential.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.evaluate import PRIME
-from .meanings import SMALL, UNDEFINED, NeedsOrder, centred, inverse, residue, residue_of_function
+from .meanings import UNDEFINED, NeedsOrder, centred, has_order, inverse, residue, residue_of_function
 
 NOTHING, LOWEST = -1, -2
 BELOW_ALL = -(2**62)  # what stands for minus infinity where numbers are ordered
@@ -144,7 +144,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def ordered(a: np.ndarray) -> np.ndarray:
     """Small whole numbers, which have an order; 0 for what is undefined."""
     x = np.where(a > PRIME // 2, a - PRIME, np.maximum(a, 0))
-    if (abs(x) >= SMALL).any():
+    if not has_order(int(abs(x).max(initial=0))):
         raise NeedsOrder
     return np.where(a == LOWEST, BELOW_ALL, x)
 

@@ -10,6 +10,7 @@ import sympy
 
 from ..ir.code import (
     Code,
+    Expanded,
     Group,
     Items,
     Literal,
@@ -102,8 +103,11 @@ class TorchText(Walk[Node, Code]):
         values = []
         for x in nodes:
             self.count([x])
-            number = all(y.attrs[0] == "constant" for y in leaves(x))
-            values.append(self.dialect.filled(self.value(x), 3) if number else self.value(x))
+            value = self.value(x)
+            if all(y.attrs[0] == "constant" for y in leaves(x)):
+                ours = (False,) * 3 + (True,) * len(x.axes)
+                value = Expanded(value, ours) if x.axes else self.dialect.filled(value, 3)
+            values.append(value)
         return Items(tuple(values))
 
     def aligned(self, x: Node, axes: Axes) -> Code:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.expr import ONE, ZERO, Node, add, const, fn, leaf, mul, number
+from ...ir.expr import ONE, ZERO, Node, add, const, expand, fn, leaf, mul, number
 from ...ir.step_program import DECAYS
 from .abstract_interpreter import below_one
 
@@ -10,7 +10,12 @@ FORGET = const(-1000000)  # stands for the logarithm of zero: a reset, far below
 
 
 def log_of(x: Node) -> Node:
-    """log x, with products, powers and exponentials taken apart. `positive` (interpret.py) says which x have one."""
+    """log x, with products, powers and exponentials taken apart; over the axes of x, also where it is the same number along
+    them, as of a quotient of alike exponentials. `positive` (interpret.py) says which x have one."""
+    return expand(_log(x), x.axes)
+
+
+def _log(x: Node) -> Node:
     if x is ZERO:
         return FORGET
     if x is ONE:
@@ -21,9 +26,9 @@ def log_of(x: Node) -> Node:
         case "const":
             return number(f"log({x.attrs[0]})")
         case "mul":
-            return add(*(log_of(a) for a in x.args))
+            return add(*(_log(a) for a in x.args))
         case "pow":
-            return mul(x.attrs[0], log_of(x.args[0]))
+            return mul(x.attrs[0], _log(x.args[0]))
         case "fn" if x.attrs[0] == "exp":
             return x.args[0]
         case "fn" if x.attrs[0] == "sigmoid":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.expr import Node, add, expand, factors_of, fn, leaf_names, mul, number, peak, rebuild, walk
+from ...ir.expr import Node, add, dim_of, expand, factors_of, fn, leaf_names, mul, number, peak, rebuild, rename, walk
 from ...ir.expr import replace as replaced
 from ...ir.step_program import StepProgram
 
@@ -90,13 +90,13 @@ def _summed(roots: tuple[Node, ...]) -> list[tuple[Node, str]]:
 
 
 class _Shift:
-    """Rewrites terms with one exponential, whose exponents are taken less their peak along an axis."""
+    """Rewrites terms with one exponential, whose exponents are taken less their peak along an axis. Along another axis of the
+    same dim, as the columns of a square state have, it is the same one: its sum is."""
 
     def __init__(self, exponential: Node, axis: str) -> None:
         (exponent,) = exponential.args
         self.exponential, self.axis = exponential, axis
         self.peak = peak(exponent, axis)
-        self.new = fn("exp", add(exponent, mul(-1, self.peak)))
         self.done: dict[Node, Node] = {}
         self.scaled: dict[Node, tuple[Node, Fraction] | None] = {}
 
@@ -116,8 +116,8 @@ class _Shift:
         return self.scaled[x]
 
     def _made(self, x: Node) -> tuple[Node, Fraction] | None:
-        if x is self.exponential:
-            return self.new, Fraction(1)
+        if self._is_exponential(x):
+            return fn("exp", add(x.args[0], mul(-1, self.peak))), Fraction(1)
         args = [self._scaled(a) for a in x.args]
         if any(a is None for a in args):
             return None
@@ -130,6 +130,15 @@ class _Shift:
         elif n and not self._keeps_degrees(x, degrees):
             return None
         return rebuild(x, nodes), n
+
+    def _is_exponential(self, x: Node) -> bool:
+        """Is x the exponential, along whichever axis of its dim?"""
+        if x is self.exponential or x.op != "fn" or x.attrs[0] != "exp":
+            return x is self.exponential
+        others = set(x.axes) - set(self.exponential.axes)
+        if len(others) != 1 or self.axis in x.axes or dim_of(min(others)) != dim_of(self.axis):
+            return False
+        return rename(self.exponential, {self.axis: min(others)}) is x
 
     def _keeps_degrees(self, x: Node, degrees: list[Fraction]) -> bool:
         """Does a factor of these arguments come out of x as one?"""

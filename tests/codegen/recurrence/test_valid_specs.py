@@ -263,7 +263,34 @@ def read_by_another_sweep() -> Recurrence:
     return r
 
 
+def strength_beside_two_decays() -> Recurrence:
+    """Decays of rows and of columns, and a correction times a number of the step, which no sum over writes depends on."""
+    r = Recurrence("strength_beside_two_decays")
+    d, e = r.dims("d e")
+    x, k, q = r.inputs("x k q", d)
+    v, y = r.inputs("v y", e)
+    b = r.inputs("b")
+    S = r.state("S", d, e)
+    u = normalize(v)
+    r.update(S, diag(sigmoid(x)) * S.prev * diag(sigmoid(y)) + sigmoid(b) * (k - S.prev * u) * u.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+def alike_exponentials() -> Recurrence:
+    """A decay for each channel that is a half of each, as its logarithm shows."""
+    r = Recurrence("alike_exponentials")
+    d, e = r.dims("d e")
+    x, k, q = r.inputs("x k q", d)
+    v = r.inputs("v", e)
+    S = r.state("S", d, e)
+    r.update(S, diag(exp(x) / (exp(x) + exp(x))) * S.prev + k * v.T)
+    r.output("o", S.next.T * (q + x))
+    return r
+
+
 SPECS = (
+    alike_exponentials,
     negative_eigenvalues,
     same_in_each_step,
     root_of_a_scale,
@@ -283,6 +310,7 @@ OF_KERNELS = (
     decay_as_a_number,
     value_of_a_matrix,
     read_by_another_sweep,
+    strength_beside_two_decays,
 )  # which gates of kernels refused
 
 

@@ -512,7 +512,7 @@ class _Opening:
         intra = {x: n for x, n in made.intra.items() if x.attrs[1] in live}
         definitions = _used(made.definitions, [*matrices.values(), *intra.values()])
         made.scaled = {x: n for x, n in made.scaled.items() if x.attrs[1] in live}
-        made.intra = {x: self.product(n) for x, n in intra.items()}
+        made.intra = {x: _as_sums(self.product(n)) for x, n in intra.items()}
         made.matrices = {x: self.product(n) for x, n in matrices.items()}
         made.definitions = {x: self.product(n) for x, n in definitions.items()}
 
@@ -526,6 +526,18 @@ class _Opening:
             self.out.prologue.products[node] = x
             return node
         return rebuild(x, (self.product(a) for a in x.args)) if x.args else x
+
+
+def _as_sums(x: Node) -> Node:
+    """Sums over the writes of a chunk, each with numbers of the reads' steps that it was multiplied by among its factors."""
+    out = []
+    for c, core in map(split_constant, terms_of(x)):
+        inside = [f for f in factors_of(core) if f.op == "sum" and f.attrs == (COL,)]
+        if core.op == "mul" and len(inside) == 1:
+            factors = (*factors_of(inside[0].args[0]), *(f for f in core.args if f is not inside[0]))
+            core = make("sum", (mul(*factors),), (COL,), core.axes)
+        out.append(mul(c, core))
+    return add(*out)
 
 
 def longer(x: Node, step: str) -> Node | None:

@@ -51,6 +51,20 @@ def test_a_softmax_is_found_however_it_is_written():
         assert len(shifts(pooled(name, weigh))) == (2 if name == "two" else 1), name
 
 
+def test_a_softmax_is_one_along_both_axes_of_a_square_state():
+    """Its sum is along one of them, where it is written along the other one."""
+    r = Recurrence("square")
+    d = r.dims("d")
+    x, b = r.inputs("x", d), r.inputs("b")
+    S = r.state("S", d, d)
+    u = softmax(b * x)
+    r.update(S, S.prev + 0.5 * (x - S.prev * u) * u.T)
+    r.output("o", S.next.T * x)
+    step = stable(lower(r))
+    exponentials = [y for y in walk(*step.updates.values(), *step.outputs.values()) if y.op == "fn"]
+    assert len(exponentials) > 1 and all("peak" in [z.op for z in walk(y)] for y in exponentials)
+
+
 def test_what_does_depend_on_the_size_of_exponentials_is_left_alone():
     r = pooled("plain", lambda q, s: exp(q) + s / total(exp(q)))
     step = lower(r)
