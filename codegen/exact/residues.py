@@ -3,8 +3,8 @@
 Every operation of a field means here what it means for fractions, so that equal fractions are equal residues. Different ones are
 the same with a probability of at most their degree, in what is drawn at random, over the prime: for degrees below a thousand that
 is less than 1e-15 for each number that is compared. Nothing lies before or after a residue, but those of whole numbers that are
-small; a kernel that asks for another order is run in some order (`rationals.in_field`), or over fractions. -1 stands for what is undefined, -2 for
-minus infinity, of which nothing is known but its order and its exponential.
+small; a kernel that asks for another order is run in some order (`rationals.in_field`), or over fractions. -1 stands for what is
+undefined, -2 for minus infinity, of which nothing is known but its order and its exponential.
 """
 
 from __future__ import annotations

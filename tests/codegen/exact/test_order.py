@@ -56,8 +56,10 @@ def test_what_counts_on_sums_that_keep_their_order_goes_over_fractions() -> None
 def test_what_is_wrong_in_some_order_is_wrong() -> None:
     @in_field
     def gate() -> None:
-        a, b, _ = numbers(3)
-        compare(NUMBERS.maximum(a, b), NUMBERS.mul(NUMBERS.const(Fraction(-1)), NUMBERS.maximum(*(NUMBERS.mul(NUMBERS.const(Fraction(-1)), x) for x in (a, b)))))  # fmt: skip
+        a, b = numbers(2)
+        minus = NUMBERS.const(Fraction(-1))
+        smallest = NUMBERS.mul(minus, NUMBERS.maximum(NUMBERS.mul(minus, a), NUMBERS.mul(minus, b)))
+        compare(NUMBERS.maximum(a, b), smallest)
 
     with pytest.raises(GateError):
         gate()

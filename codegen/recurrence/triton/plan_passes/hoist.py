@@ -512,7 +512,7 @@ class _Opening:
         intra = {x: n for x, n in made.intra.items() if x.attrs[1] in live}
         definitions = _used(made.definitions, [*matrices.values(), *intra.values()])
         made.scaled = {x: n for x, n in made.scaled.items() if x.attrs[1] in live}
-        made.intra = {x: _as_sums(self.product(n)) for x, n in intra.items()}
+        made.intra = {x: add(*map(_as_sum, terms_of(self.product(n)))) for x, n in intra.items()}
         made.matrices = {x: self.product(n) for x, n in matrices.items()}
         made.definitions = {x: self.product(n) for x, n in definitions.items()}
 
@@ -528,16 +528,14 @@ class _Opening:
         return rebuild(x, (self.product(a) for a in x.args)) if x.args else x
 
 
-def _as_sums(x: Node) -> Node:
-    """Sums over the writes of a chunk, each with numbers of the reads' steps that it was multiplied by among its factors."""
-    out = []
-    for c, core in map(split_constant, terms_of(x)):
-        inside = [f for f in factors_of(core) if f.op == "sum" and f.attrs == (COL,)]
-        if core.op == "mul" and len(inside) == 1:
-            factors = (*factors_of(inside[0].args[0]), *(f for f in core.args if f is not inside[0]))
-            core = make("sum", (mul(*factors),), (COL,), core.axes)
-        out.append(mul(c, core))
-    return add(*out)
+def _as_sum(x: Node) -> Node:
+    """A sum over the writes of a chunk, with what it is multiplied by at each read among its factors."""
+    c, core = split_constant(x)
+    sums = [f for f in factors_of(core) if f.op == "sum" and f.attrs == (COL,)]
+    if len(sums) != 1:
+        return x
+    others = (f for f in factors_of(core) if f is not sums[0])
+    return mul(c, make("sum", (mul(*sums[0].args, *others),), (COL,), core.axes))
 
 
 def longer(x: Node, step: str) -> Node | None:
