@@ -21,6 +21,7 @@ Swap = Callable[[tuple[Segment, ...]], tuple[Map, ...]]  # segments' maps, for w
 
 STEPS = 64  # whose maps are composed; states go from so many to the next
 TURN = 2 * math.pi
+UNITS = 62  # the largest power of two that states are measured in: the quotient of two of these is a float32
 LONG = 4096  # steps that are worked on at once
 
 
@@ -82,6 +83,11 @@ def scan_maps(
         return maps[0], maps[0], first
     if not forward:
         maps = tuple(x.flip(2) for x in maps)
+    scale: Tensor | None = None
+    state = first
+    if kind == "rational":
+        maps, scale = _in_own_units(maps)
+        state = first / scale[:, :, 0]
     size = min(STEPS, 1 << (count - 1).bit_length())
     rest = -count % size
     if rest:
@@ -96,14 +102,26 @@ def scan_maps(
         maps = tuple(torch.cat((x[:, :, :, :shift], y), 3) for x, y in zip(maps, later, strict=True))
         maps = _whole(maps, law)
         shift *= 2
-    state, parts = first, []
+    parts = []
     for n in range(maps[0].shape[2]):
         parts.append(law.applied(tuple(x[:, :, n] for x in maps), state[:, :, None], extreme))
         state = parts[-1][:, :, -1]
     after = torch.cat(parts, 2)[:, :, :count]
+    after = after if scale is None else after * scale
     before = torch.cat((first[:, :, None], after[:, :, :-1]), 2)
     last = after[:, :, -1]
     return (before, after, last) if forward else (before.flip(2), after.flip(2), last)
+
+
+def _in_own_units(maps: Maps) -> tuple[Maps, Tensor]:
+    """Quotients x -> (a x + b) / (c x + d) of states in units of each step, powers of two near sqrt(b / c), and these: of numbers
+    as far from 1 as a variance may be, products of maps have no digits left in float32. A step's unit depends on that step alone,
+    so that nothing depends on later ones."""
+    a, b, c, d = maps
+    exponent = ((b.abs().log2() - c.abs().log2()) / 2).round().clamp(-UNITS, UNITS)
+    unit = torch.ldexp(torch.ones_like(b), torch.where((b != 0) & (c != 0), exponent, 0.0))
+    before = torch.cat((unit[:, :, :1], unit[:, :, :-1]), 2)
+    return (a * (before / unit), b / unit, c * before, d), unit
 
 
 def scan_turns(

@@ -16,6 +16,7 @@ from chunkform.spec.language import Recurrence, apply, exp, hadamard, softplus
 
 NOISES = {"exp": (exp, torch.exp), "softplus": (softplus, torch.nn.functional.softplus)}
 FAR = [(30, 30), (30, -30), (-30, 30), (-30, -30), (5, -15), (0, 0)]
+ALIKE = [(40, 40), (-40, -40), (60, 60), (-60, -60)]  # both noises so far out
 
 
 def filtered(noise: str) -> Recurrence:
@@ -42,12 +43,12 @@ def loop(noise: str, q: Tensor, w: Tensor, y: Tensor) -> Tensor:
     return torch.stack(found, 1)
 
 
-def off(noise: str, backend: str) -> list[str]:
+def off(noise: str, backend: str, cases: list[tuple[int, int]] = FAR) -> list[str]:
     """What isn't as the loop's, of the output and of gradients. A gradient may be off by what float32 has no digits for beside
     the others."""
     op = chunkform.compile(filtered(noise))
     wrong = []
-    for far in FAR:
+    for far in cases:
         g = torch.Generator().manual_seed(0)
         q, w, y = (torch.randn(1, 24, 2, 3, generator=g) + shift for shift in (*far, 0))
         mine = [x.clone().requires_grad_() for x in (q, w, y)]

@@ -6,12 +6,17 @@ import json
 
 import pytest
 from shared.forked import TESTS, script
-from shared.kalman_gains import NOISES, off
+from shared.kalman_gains import ALIKE, NOISES, off
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_gains_of_a_filter_and_their_gradients_are_right_however_far_its_noises_are(noise):
     assert off(noise, "torch") == []
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noises_that_are_alike_however_far_out_leave_products_of_maps_their_digits(noise):
+    assert off(noise, "torch", ALIKE) == []
 
 
 @pytest.mark.long
