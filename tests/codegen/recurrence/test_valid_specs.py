@@ -263,6 +263,20 @@ def read_by_another_sweep() -> Recurrence:
     return r
 
 
+def beside_what_is_not_read() -> Recurrence:
+    """A state that its backward sweep doesn't change, as nothing reads it and it doesn't decay, beside another one's sweeps."""
+    r = Recurrence("beside_what_is_not_read")
+    d, e = r.dims("d e")
+    k, q = r.inputs("k q", d)
+    y, z = r.inputs("y z", e)
+    b = r.inputs("b")
+    R, U = r.state("R", e, d), r.state("U", e, d)
+    r.update(R, R.prev + b * y * k.T)
+    r.update(U, U.prev - b * z * k.T)
+    r.output("o", R.next * q)
+    return r
+
+
 def strength_beside_two_decays() -> Recurrence:
     """Decays of rows and of columns, and a correction times a number of the step, which no sum over writes depends on."""
     r = Recurrence("strength_beside_two_decays")
@@ -310,6 +324,7 @@ OF_KERNELS = (
     decay_as_a_number,
     value_of_a_matrix,
     read_by_another_sweep,
+    beside_what_is_not_read,
     strength_beside_two_decays,
 )  # which gates of kernels refused
 
