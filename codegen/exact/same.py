@@ -127,9 +127,12 @@ class _Pair:
     def __init__(self, a: Recurrence, b: Recurrence, names: dict[str, str]) -> None:
         self.a, self.b, self.names = a, b, names
         own = {v.name for v in a.variables} | {x.name for x in a.outputs}
-        if unknown := sorted(names.keys() - own):
+        if unknown := [n for n in names if n not in own]:
+            theirs = {v.name for v in b.variables} | {x.name for x in b.outputs}
+            turned = unknown[0] in theirs and names[unknown[0]] in own
+            hint = f"; {b.name} has: write it as {names[unknown[0]]}={unknown[0]}" if turned else ""
             raise SpecError(
-                f"{a.name} has no {unknown[0]!r}: names are of its inputs, parameters, constants and outputs"
+                f"{a.name} has no {unknown[0]!r}: names are of its inputs, parameters, constants and outputs{hint}"
             )
         self.dims: dict[str, str] = {}  # of b, by those of a
         known = {v.name: v for v in b.variables}

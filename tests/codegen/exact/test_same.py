@@ -118,7 +118,12 @@ def test_roots_and_logarithms_have_numbers_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("names", "told"),
-    [({}, "b has no 'k', as a has"), ({"z": "k"}, "a has no 'z'"), ({"k": "v", "v": "key"}, "the dim")],
+    [
+        ({}, "b has no 'k', as a has"),
+        ({"z": "k"}, "a has no 'z': names are of its inputs, parameters, constants and outputs$"),
+        ({"key": "k"}, "a has no 'key'.*; b has: write it as k=key"),
+        ({"k": "v", "v": "key"}, "the dim"),
+    ],
 )
 def test_what_does_not_fit_is_told(names: dict[str, str], told: str) -> None:
     with pytest.raises(SpecError, match=told):

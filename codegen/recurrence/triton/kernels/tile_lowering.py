@@ -81,9 +81,8 @@ class Tiles(TileLeaves, Walk[Node, Value]):
         axes = self.ordered(x.axes)
         args = [self._subtracted(a) for a in x.args]
         dots = [a for a in args if a not in self.memo and self._is_dot(a) and self.ordered(a.axes) == axes]
-        dots.sort(
-            key=lambda a: not self._in_slices(a.attrs[0])
-        )  # first what can be made where slices of states are read
+        # first what can be made where slices of states are read, and no tile is held while systems of channels are solved
+        dots.sort(key=lambda a: (not self._in_slices(a.attrs[0]), not self._waits(a)))
         parts = [self.value(a) for a in sorted((a for a in args if a not in dots), key=lambda a: not _over_steps(a))]
         found: Code | None = None
         for p in parts:
@@ -206,6 +205,12 @@ class Tiles(TileLeaves, Walk[Node, Value]):
         for a in dots:
             total = self._dot(a, total, self.wish(x, "added"))
         return total
+
+    def _waits(self, x: Node) -> bool:
+        """Is x made of what systems of channels are solved for, which take one step after the other?"""
+        inner = {y.attrs[1] for y in walk(x) if y.op == "leaf" and y.attrs[0] == "inner"}
+        made = [node for d, node in self.definitions.items() if d.attrs[1] in inner]
+        return any(y.op == "channel_solve" for y in walk(x)) or any(map(self._waits, made))
 
     def _subtracted(self, x: Node) -> Node:
         """A product on tensor cores that is subtracted, as one that is added, of an operand that is computed anyway: else its

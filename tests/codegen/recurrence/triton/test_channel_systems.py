@@ -69,5 +69,28 @@ def test_explain_says_why_sequences_are_not_cut_into_segments() -> None:
     assert segments_reason(catalogue("gated_delta_rule")) is None
 
 
+def test_what_waits_for_a_system_is_added_first_whatever_quantities_are_called() -> None:
+    """Else a tile of each slice of the state is held while all channels take one step after the other; a kernel that held these
+    at 128 channels reached outside of memory on an H200."""
+    import re
+
+    from chunkform.codegen.recurrence.pipeline import compile_spec
+    from chunkform.codegen.recurrence.triton import triton_source
+    from chunkform.spec.language import Recurrence, hadamard, normalize, sigmoid
+
+    for query, strength, decay in (("q", "b", "a"), ("q", "b", "g"), ("z", "b", "g")):
+        r = Recurrence("renamed")
+        d, e = r.dims("d e")
+        q, k = r.inputs(query, d), r.inputs("k", d)
+        v, b, a = r.inputs("v", e), r.inputs(strength, e), r.decay(decay)
+        S = r.state("S", d, e)
+        key = normalize(k)
+        r.update(S, a * S.prev + key * hadamard(sigmoid(b), v - a * S.prev.T * key).T)
+        r.output("o", S.next.T * q)
+        text = triton_source(compile_spec(r))
+        (sweep,) = re.findall(r"def backward_sweep_2\(.*?(?=^@triton)", text, re.MULTILINE | re.DOTALL)
+        assert sweep.index("channel_solve(") < sweep.index(f"tl.load({query}_p +"), (query, strength, decay)
+
+
 if __name__ == "__main__":
     main()
