@@ -219,14 +219,9 @@ class Matrix:
         if isinstance(other, Matrix):
             other._refuse_division()
             if other.shape != self.shape:
-                hint = ""
-                if other.cols is ONE and other.rows == self.rows:
-                    hint = f"; to divide rows write `diag(1 / {_factor(other, tight=True)}) * {_factor(self)}`"
-                elif other.cols is ONE and other.rows == self.cols:
-                    hint = f"; to divide columns write `{_factor(self)} * diag(1 / {_factor(other, tight=True)})`"
                 raise DimensionError(
                     f"can't divide {shape_text(self)} by {shape_text(other)}: only a scalar, or a vector of the same dim, "
-                    f"may divide (entry by entry){hint}",
+                    f"may divide (entry by entry){_scaled(other**-1, self) if other.op == 'symbol' else ''}",
                     caller(),
                 )
             return hadamard(self, other**-1)
@@ -371,10 +366,8 @@ def matmul(a: Matrix, b: Matrix) -> Any:
             hint = f"; to scale columns write `{_factor(b)} * diag({a})`"
         elif b.cols is ONE and not a.is_vector and a.rows == b.rows:
             hint = f"; write `{_factor(a, tight=True)}.T * {b}`"
-        elif a.cols is ONE and b.cols is ONE:
-            hint = f"; for the outer product write `{a} * {b}.T`"
-        elif a.rows is ONE and b.cols is ONE:
-            hint = f"; for the outer product write `{text(a.T)} * {text(b.T)}`"
+        elif a.is_vector and b.cols is ONE:
+            hint = f"; for the outer product write `{a if a.cols is ONE else text(a.T)} * {b}.T`"
         raise DimensionError(
             f"can't multiply {shape_text(a)} by {shape_text(b)}: {a.cols} and {b.rows} must be the same dim{hint}",
             caller(),
@@ -392,10 +385,7 @@ def column(a: object, user: str) -> Matrix:
     if isinstance(a, Matrix) and a.is_vector:
         return a if a.cols is ONE else a.T
     if isinstance(a, Matrix):
-        square, ends = f"hadamard({a}, {a})", (f"ones({a.rows}).T", f"ones({a.cols})")
-        ways = {"total": f"{ends[0]} * {_factor(a)} * {ends[1]}", "norm": f"sqrt({ends[0]} * {square} * {ends[1]})"}
-        hint = f"; over all entries write `{ways[user]}`" if user in ways else ""
-        raise DimensionError(f"{user} takes a vector, got the matrix {shape_text(a)}{hint}", caller())
+        raise DimensionError(f"{user} takes a vector, got the matrix {shape_text(a)}", caller())
     if scalar_of(a) is not None:
         raise DimensionError(f"{user} takes a vector, got the scalar {a}", caller())
     hint = f": write {a}.prev or {a}.next" if hasattr(a, "prev") else ""
