@@ -16,6 +16,7 @@ from ..launch.replay import layouts, replayed
 from ..launch.varlen import Packed
 from ..parallel.group import Group
 from ..parallel.incoming import Exchange, Segments
+from ..parallel.mailboxes import known_of
 from ..parallel.shards import Piece
 from .autograd import no_second
 from .call import Call
@@ -148,6 +149,10 @@ def _exchanging(
 
     Gradients are none of torch's concern here; its wrappers around collectives take longer than the collectives otherwise.
     """
+    boxes = known_of(group)
+    if boxes is not None:
+        boxes.check(group)
+        boxes.in_order()
     if job.replays is None:
         return run(tensors)
     try:
@@ -155,6 +160,10 @@ def _exchanging(
             return replayed(job.replays, key, tensors, run)
     except dist.DistError as error:
         raise group.failed(error) from error
+    except RuntimeError:
+        if boxes is not None:
+            boxes.check(group)
+        raise
 
 
 def _forward(job: Job, group: Group, flat: Flat) -> tuple[list[Tensor | None], Any]:

@@ -1,4 +1,5 @@
-"""What enters a segment of a sequence: the maps of the segments before it, gathered and composed, or by a scan over ranks."""
+"""What enters a segment of a sequence: the maps of the segments before it, gathered or written by their GPUs, and composed; or by
+a scan over ranks."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..torch_form.segment_maps import Map
 from . import links
 from .group import Group
+from .mailboxes import mailboxes_of
 
 
 class SegmentMap(Protocol):
@@ -43,6 +45,7 @@ class Exchange:
     ) -> None:
         self.group, self.direction, self.starts, self.packed, self.node = group, direction, starts, packed, node
         self.arrived: dict[str, Tensor] = {}  # what the rank before hands on, by state
+        self.begun = 0  # exchanges
 
     def __call__(self, segments: Segments) -> tuple[Map, ...]:
         return self.begin(segments)()
@@ -59,8 +62,7 @@ class Exchange:
         if links.way(row.nbytes, self.group.size, known) == "scan":
             rows = self._scan(segments, sizes, row)
         else:
-            gathering = self.group.gather(row)
-            rows = lambda: self._before(gathering.wait())  # noqa: E731
+            rows = self._all(row)
         return lambda: self._entering(segments, sizes, rows())
 
     def _entering(self, segments: Segments, sizes: list[int], before: Tensor) -> tuple[Map, ...]:
@@ -74,15 +76,26 @@ class Exchange:
             results.append(s.entering if self.starts else states)
         return tuple(results)
 
-    # --- all-gather: rows of all ranks ----------------------------------------------------------------------------------
+    # --- rows of all ranks ------------------------------------------------------------------------------------------------
 
-    def _before(self, everything: Tensor) -> Tensor:
-        """What the ranks say whose segments are swept before this one, in the order of the ranks.
+    def _all(self, row: Tensor) -> Callable[[], Tensor]:
+        """Of those whose segments are swept before this one, in the order of the ranks."""
+        group, forward = self.group, self.direction > 0
+        boxes = mailboxes_of(group, row.device)
+        box = None if boxes is None else boxes.box(group, row, forward, self.begun)
+        self.begun += 1
+        if box is not None:
+            box.send(row)
+            return lambda: self._counted(box.receive(row))
+        gathering = group.gather(row)
+        before = slice(group.rank) if forward else slice(group.rank + 1, None)
+        return lambda: self._counted(gathering.wait()[before])
+
+    def _counted(self, rows: Tensor) -> Tensor:
+        """Of rows of all before this segment what counts.
 
         Zeros for those before a rank where something starts: nothing of them counts, not even where it isn't finite.
         """
-        rank = self.group.rank
-        rows = everything[:rank] if self.direction > 0 else everything[rank + 1 :]
         if not self.packed:
             return rows
         starts = (rows[:, 0] > 0).to(torch.int32)

@@ -38,7 +38,7 @@ def meet(group: Group) -> None:
     name = f"{group.processes.group_name} {','.join(map(str, members))}"
     _say(store, me, members, waiting=True)
     store.set(f"chunkform/{name}/{me}", "here")
-    until = time.monotonic() + _timeout(group)
+    until = time.monotonic() + timeout_of(group)
     missing = [r for r in members if r != me]
     while missing := [r for r in missing if not store.check([f"chunkform/{name}/{r}"])]:
         for other in missing:
@@ -60,7 +60,7 @@ def meet(group: Group) -> None:
     _met.add(group.processes)
 
 
-def _timeout(group: Group) -> float:
+def timeout_of(group: Group) -> float:
     """Seconds that the group's collectives wait."""
     device = torch.device("cpu") if group.on_host else torch.device("cuda", torch.cuda.current_device())
     options = getattr(group.processes._get_backend(device), "options", None)

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.runtime.launch.parallel_compile import compile_ahead
-from chunkform.runtime.parallel.group import Group
+from chunkform.runtime.parallel import incoming
+from chunkform.runtime.parallel.group import Group, group_of
 
 STEPS = 1100  # of a rank, on average: several segments of the kernels' own
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 BOUNDS = {"float32": 2e-4, "bfloat16": 2e-2}  # kernels cut sequences elsewhere, so that rounding differs
 
 
@@ -69,7 +71,7 @@ def compiled() -> None:
 
 
 def rank_main(rank: int, count: int, port: int, folder: str, backend: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_NVLS_ENABLE": "0"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **NO_MULTICAST}
     torch.cuda.set_device(rank)
     dist.init_process_group(backend, rank=rank, world_size=count, device_id=torch.device("cuda", rank))
     found: dict[str, Any] = {}
@@ -82,6 +84,7 @@ def rank_main(rank: int, count: int, port: int, folder: str, backend: str) -> No
             found[f"ring {causal} bfloat16"] = ring(causal, rank, count)
         if backend == "nccl":
             found["graph float32"] = graph(rank, count)
+            found["bits that differ between ways float32"] = ways(rank, count)
     except Exception:
         found["failed"] = traceback.format_exc()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
@@ -190,6 +193,48 @@ def graph(rank: int, count: int) -> dict[str, float]:
     return {str(n): relative_error(x, y, 2) for n, (x, y) in enumerate(zip(got, expected, strict=True))}
 
 
+def ways(rank: int, count: int) -> dict[str, int]:
+    """Of how many tensors a bit differs where maps are gathered, and where GPUs write them into each other's memory: with
+    other numbers in each call, and eager calls between replays of a CUDA graph."""
+    from chunkform.runtime.parallel import mailboxes
+
+    low, high = cuts(count)[rank : rank + 2]
+    groups = {}
+    for way in (mailboxes.GATHER, mailboxes.MEMORY):
+        os.environ[mailboxes.VARIABLE] = way
+        groups[way] = dist.new_group(list(range(count)))
+        boxes = mailboxes.mailboxes_of(group_of("test", groups[way]), torch.device("cuda", rank))
+        assert (boxes is not None) == (way == mailboxes.MEMORY)
+    found = {}
+    for name in ("lightning_attention", "gated_linear_attention", "gated_delta_rule"):
+        op = importlib.import_module(f"chunkform.generated.{name}").OP
+        given = drawn(op.signature, cuts(count)[-1], torch.float32)
+        own = {n: x[:, low:high].clone().requires_grad_() for n, x in given.items()}
+
+        def call(way: str, op: Any = op, own: Any = own) -> list[Tensor]:
+            o, _ = op(own, None, True, context_parallel=groups[way])
+            return [o, *torch.autograd.grad(o, list(own.values()), torch.ones_like(o))]
+
+        wrong, kept = 0, {}
+        for turn in range(6):
+            with torch.no_grad():
+                own["v"].normal_()
+            results = [call(way) for way in groups]
+            wrong += sum(not torch.equal(x, y) for x, y in zip(*results, strict=True))
+            if turn == 2:
+                captured = {way: torch.cuda.CUDAGraph() for way in groups}
+                for way, x in captured.items():
+                    with torch.cuda.graph(x):
+                        kept[way] = call(way)
+            if turn >= 2:
+                for x in captured.values():
+                    x.replay()
+                same = zip(kept[mailboxes.GATHER], kept[mailboxes.MEMORY], results[0], strict=True)
+                wrong += sum(not torch.equal(x, y) or not torch.equal(x, z) for x, y, z in same)
+        found[name] = wrong
+    return found
+
+
 def summed(x: Tensor) -> Tensor:
     x = x.float().clone()
     dist.all_reduce(x)
@@ -246,6 +291,7 @@ def in_turn(
     lengths = [{"T": b - a, "node": 8} for a, b in pairwise(cut)]
     monkeypatch.setattr(run_module, "group_of", lambda name, given: given)
     monkeypatch.setattr(run_module, "agreed", lambda *_: lengths)
+    monkeypatch.setattr(incoming, "mailboxes_of", lambda *_: None)
     per_step = {a.name for a in op.signature.arguments if a.per_step}
     own = {n: x.clone().requires_grad_() if isinstance(x, Tensor) else x for n, x in given.items()}
     for rank, (low, high) in enumerate(pairwise(cut)):

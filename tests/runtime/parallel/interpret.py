@@ -2,7 +2,8 @@
 
 python interpret.py FOLDER NAME..     # writes FOLDER/0.json to FOLDER/2.json: differences from the torch form in float64
 
-"NAME lasting" is with decays that forget little of the whole sequence, "NAME scanned" with maps that travel in log steps.
+"NAME lasting" is with decays that forget little of the whole sequence, "NAME scanned" with maps that travel in log steps, and
+"NAME in memory" with maps that each rank writes into memory of the others.
 """
 
 from __future__ import annotations
@@ -45,12 +46,28 @@ def generated(name: str) -> Any:
     return compile_module(load(path)[0]) if path.exists() else importlib.import_module(f"chunkform.generated.{name}")
 
 
+class Files:
+    """Memory that all ranks see: files that each of them maps."""
+
+    made = 0
+
+    def __init__(self, group: Any, size: int, device: torch.device) -> None:
+        name = f"{sys.argv[1]}/memory_{Files.made}_"
+        Files.made += 1
+        Path(f"{name}{group.rank}").write_bytes(bytes(-(-size // 8) * 8))
+        dist.barrier()
+        self.mapped = [
+            torch.from_file(f"{name}{r}", shared=True, size=-(-size // 8), dtype=torch.int64) for r in range(group.size)
+        ]
+        self.addresses = [x.data_ptr() for x in self.mapped]
+
+
 def differences(name: str, rank: int) -> dict[str, float]:
     from chunkform.codegen.checking.accuracy import relative_error
-    from chunkform.runtime.launch.recorder import Operation
-    from chunkform.runtime.launch.replay import Recorded
+    from chunkform.runtime.launch.recorder import Operation, Quick
+    from chunkform.runtime.launch.replay import Interpreted, Recorded
     from chunkform.runtime.op import op as op_module
-    from chunkform.runtime.parallel import links
+    from chunkform.runtime.parallel import links, mailboxes
     from chunkform.runtime.parallel.group import Group, group_of
     from chunkform.runtime.parallel.meeting import meet
 
@@ -59,7 +76,13 @@ def differences(name: str, rank: int) -> dict[str, float]:
     links.way = lambda *_: "scan" if case == "scanned" else "gather"
     run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
     run_module._known.clear()  # what another case has recorded goes another way
-    meet(group_of(name, dist.group.WORLD))
+    own_group = group_of(name, dist.group.WORLD)
+    meet(own_group)
+    mailboxes._of.clear()
+    mailboxes.BLOCK, mailboxes.PROGRAMS = 64, 3
+    if case == "in memory":
+        failed = torch.zeros(1, dtype=torch.int64)
+        mailboxes._of[own_group.processes] = mailboxes.Mailboxes(Files, torch.device("cpu"), 10**7, failed)
     Group.on_host = property(lambda self: name in ON_HOST)  # type: ignore[assignment, method-assign]
     module = generated(name)
     module.segments_for = lambda places, programs: 2
@@ -92,9 +115,17 @@ def differences(name: str, rank: int) -> dict[str, float]:
         seen = [x for known in run_module._known.values() for kind, x in known.items() if kind[0] is module.OP]
         recorded = [y for x in seen for y in x.job.replays.values()]
         assert [type(x) for x in recorded] == [Recorded, Recorded]
-        names = [[x.function.__name__ for x in y.steps if isinstance(x, Operation)] for y in recorded]
+        names = [[x.function.__name__ for x in y.steps if isinstance(x, Operation | Quick)] for y in recorded]
         forward, backward = ([x for x in own if x in ("at_once", "begin", "wait")] for own in names)
-        if case != "scanned":
+        if case == "in memory":
+            assert forward == backward == []
+            kernels = [
+                [y.kernel.fn.__name__ for x in own.steps if isinstance(x, Interpreted) for y in x.launches]
+                for own in recorded
+            ]
+            sent, received = ([f"{way}_kernel" in own for own in kernels] for way in ("send", "receive"))
+            assert sent == received[::-1] == [rank < len(CUT) - 2, rank > 0]
+        elif case != "scanned":
             assert forward == ["at_once"] and backward in (["at_once"], ["begin", "wait"])  # with kernels in between
         else:
             assert set(forward) == set(backward) == {"begin", "wait"} and "at_once" not in names[0]

@@ -25,6 +25,9 @@ NAMES = [  # a matrix, a vector over the columns, a vector over the rows, both o
     "lightning_attention scanned",
     "gated_delta_rule scanned",
     "gated_linear_attention scanned",
+    "lightning_attention in memory",
+    "gated_delta_rule in memory",
+    "gated_linear_attention in memory",
 ]
 
 
