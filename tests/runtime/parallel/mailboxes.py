@@ -24,7 +24,7 @@ from chunkform.runtime.parallel.group import Group
 from chunkform.runtime.parallel.mailbox_kernels import SLOTS
 from chunkform.runtime.parallel.mailboxes import Mailboxes
 
-CALLS, SIZE = 7, 300
+CALLS, SIZE = 6, 100
 LOOKS = 3  # until a kernel gives up
 
 
@@ -104,9 +104,9 @@ def _ready(at: list[int], rank: int, before: list[int], after: list[int]) -> boo
 
 
 def main() -> None:
-    module.BLOCK, module.PROGRAMS = 32, 4
+    module.BLOCK, module.PROGRAMS = 32, 2
     found: dict[str, list[Any]] = {"right": [], "broken": [], "unread": [], "early": []}
-    for seed, (ranks, forward) in enumerate([(2, True), (2, False), (3, True), (3, False), (4, True)]):
+    for seed, (ranks, forward) in enumerate([(2, True), (3, False), (4, True)], 2):
         for case, own in found.items():
             own.append(came(ranks, forward, seed, case))
     print(json.dumps({"slots": SLOTS, **found}))
