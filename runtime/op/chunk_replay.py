@@ -6,8 +6,8 @@
 The state is that of the last chunk boundary, with the arguments of the steps since. A step takes the pass over these once more,
 and its last output; after BLOCK steps the boundary moves on. So a step costs what a chunk costs.
 
-A recurrent form on a CPU computes in float64, and torch's functions of numbers round the last entries of a tensor otherwise than
-the others: there the two agree to rounding.
+On a CPU a recurrent form computes in float64, and torch's functions of numbers, such as a sigmoid of a step's input, round the
+last entries of a tensor otherwise than the others: there the two agree to rounding.
 """
 
 from __future__ import annotations

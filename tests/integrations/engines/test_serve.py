@@ -265,16 +265,22 @@ def test_whoever_is_cut_off_sees_it_and_a_new_server_serves(served):
 
 
 @pytest.mark.long
-def test_a_server_that_ends_finishes_or_tells(served):
-    server = served("--rows", "4", "--grace", "1")
-    with ThreadPoolExecutor(8) as clients:
-        short = [clients.submit(server.stream, asked(i, 60)) for i in range(2)]
-        long = [clients.submit(server.stream, asked(i, 4096)) for i in range(5)]
-        time.sleep(0.5)
+@pytest.mark.parametrize(
+    "grace, tokens, ends", [("120", 60, {"done"}), ("0.1", 4096, {"error: Closed", "refused: 503"})]
+)
+def test_a_server_that_ends_finishes_or_tells(served, grace, tokens, ends):
+    """However busy the machine is: what has time is finished, and what can't be in so little is told."""
+    server = served("--rows", "4", "--grace", grace)
+    with ThreadPoolExecutor(6) as clients:
+        found = [clients.submit(server.stream, asked(i, tokens)) for i in range(6)]
+        while not any(x.done() for x in found) and not json.loads(server.call("GET", "/health")[2])["running"]:
+            time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
-        assert all(x.result(60)[1] == "done" for x in short)
-        assert {x.result(60)[1] for x in long} <= {"error: Closed", "refused: 503", "done"}
-    server.process.wait(30)
+        told = [x.result(120)[1] for x in found]
+    assert server.process.wait(60) in (0, -signal.SIGTERM)
+    late = {"refused: 503", "lost: ConnectionRefusedError"}  # what came after it isn't taken, and is told so
+    taken = {*told} - late
+    assert taken <= ends and taken & {"done", "error: Closed"}
 
 
 @pytest.mark.long

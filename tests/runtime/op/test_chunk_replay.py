@@ -5,7 +5,7 @@ import torch
 from shared.step_calls import SIZES, arguments, at, op, part
 
 from chunkform.errors import ArgumentError
-from chunkform.generated import mesa_net
+from chunkform.generated import mesa_net, rwkv7
 from chunkform.spec.language import Recurrence, catalogue
 
 NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]
@@ -34,6 +34,18 @@ def test_pieces_at_chunk_boundaries_have_the_bits_of_the_whole(name):
     found = [torch.cat(x, 1) for x in zip(*parts, strict=True)]
     assert (same(found, whole) and same(listed(state), listed(last))) == (name not in STEP_BY_STEP)
     assert all(torch.allclose(x, y, atol=1e-5) for x, y in zip(found, whole, strict=True))
+
+
+def test_functions_of_inputs_are_rounded_otherwise_at_the_end_of_a_tensor():
+    """By torch on a CPU: steps by chunks agree to rounding, as the page on serving says."""
+    torch.manual_seed(0)
+    given = {n: torch.rand(2, 140, 2, 16) / 4 for n in ("q", "k", "kappa", "a", "v")}
+    given["log_w"] = -torch.rand(2, 140, 2, 16) / 4
+    whole, _ = rwkv7(**given, deterministic=True)
+    _, state = rwkv7(**{n: x[:, :60] for n, x in given.items()}, output_final_state=True, deterministic="chunk")
+    for t in range(60, 140):
+        o, state = rwkv7.step(state, **{n: x[:, t] for n, x in given.items()}, deterministic="chunk")
+        assert torch.allclose(o, whole[:, t], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

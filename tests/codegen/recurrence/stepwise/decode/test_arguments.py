@@ -140,7 +140,7 @@ MISTAKES = {
     ),
     "a state's dtype": (
         lambda: {"state": torch.zeros(B, H, D, D, dtype=torch.int32)},
-        r"floating-point tensor, got torch.int32",
+        r"state must be in float32, bfloat16, float16 or float64, got torch.int32",
     ),
     "out's shape": (
         lambda: {"out": torch.zeros(B, H, D + 1)},
