@@ -182,6 +182,8 @@ class _Reader:
                 self.symbols[name] = r.let(name, term)
             elif e["kind"] == "update":
                 r.update(states[name], term)
+            elif e["kind"] != "output":
+                raise SpecError(f"the data of a spec have equations of kind let, update or output, not {e['kind']!r}")
             elif name in _objects(self.data.get("wide", []), 1000) and isinstance(r, RowMap):
                 r.output(name, term, wide=True)
             else:

@@ -51,6 +51,7 @@ def decayed_sum():
         lambda d: d.update(name="a'''b"),
         lambda d: d["dims"].append("x y z"),
         lambda d: d["variables"][0].update(kind="exec"),
+        lambda d: d["equations"][-1].update(kind="exec"),
         lambda d: d["variables"][0].update(name="x\nimport os"),
         lambda d: d["nodes"].insert(0, ["__import__", "os"]),
         lambda d: d["nodes"][-1].append(10**6),
