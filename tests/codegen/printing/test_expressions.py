@@ -33,7 +33,8 @@ def printed(nodes: dict, env: dict, names: dict | None = None, orders: dict | No
     """Run the printed statements."""
     variables = {f"{kind.replace(' ', '_')}_{name}": x for (kind, name), x in env.items()}
     variables = {n: x if x.dim() else x.item() for n, x in variables.items()}
-    printer = NodePrinter(Torch(lambda d: str(SIZES[d]), like="like"), taken=set(variables))
+    variables |= {f"size_{dim_of(d)}": size for d, size in SIZES.items()}
+    printer = NodePrinter(Torch(lambda d: f"size_{d}", like="like"), taken=set(variables))
     made, results = printer.values(nodes, leaf_name, names=names, orders=orders)
     return run([f"{name} = {x.text}" for name, x in made], {n: x.text for n, x in results.items()}, variables)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from shared.recurrent_programs import compiled
 
-from chunkform.codegen.ir.code import Code, Literal, Load, Text
-from chunkform.codegen.ir.code_parts import rebuilt, walk_code
+from chunkform.codegen.ir.code import Code, Literal, Load
+from chunkform.codegen.ir.code_parts import rebuilt
 from chunkform.codegen.ir.kernel_ir import (
     Barrier,
     For,
@@ -20,7 +20,6 @@ from chunkform.codegen.ir.kernel_ir import (
     Statement,
     Store,
     changed,
-    expressions,
     loads,
     statements,
     stores,
@@ -62,13 +61,6 @@ def test_kernels_make_what_steps_say() -> None:
 def without_ahead(x: Statement) -> tuple[Statement, ...]:
     """Each step loads what it takes."""
     return (replace(x, prefetch="") if isinstance(x, Let) else x,)
-
-
-def test_no_part_of_a_kernel_is_text() -> None:
-    functions = [x["function"] for name in (*NAMES, WIDE) for x in made(name)]
-    assert len(functions) == 8
-    codes = [y for f in functions for x in statements(f.body) for e in expressions(x) for y in walk_code(e)]
-    assert not [x for x in codes if isinstance(x, Text)]
 
 
 def edited(f: KernelFunction, number: int, change: Callable[[Load | Store], Load | Store]) -> KernelFunction:

@@ -12,7 +12,7 @@ from shared.triton_errors import compiled
 
 from chunkform.codegen.exact.rationals import array
 from chunkform.codegen.exact.run_kernel import Tensor, run
-from chunkform.codegen.ir.code import Attribute, Code, Item, Items, Literal, Load, Method, Name, Not, Text, call
+from chunkform.codegen.ir.code import Attribute, Code, Item, Items, Literal, Load, Method, Name, Not, call
 from chunkform.codegen.ir.code_parts import rebuilt, walk_code
 from chunkform.codegen.ir.kernel_ir import (
     Barrier,
@@ -77,16 +77,6 @@ def test_fields_say_what_the_text_says(kernels: list[Made]) -> None:
             read = {y.id for y in tree if isinstance(y.ctx, ast.Load)}
             again = stored if isinstance(x, Let) and x.sign != "=" else set()
             assert assigned(x) == stored and reads(x) & known == (read | again) & known, lines_of((x,))
-
-
-def test_no_part_of_a_kernel_is_text(kernels: list[Made]) -> None:
-    assert len(kernels) > 10 and any(isinstance(k, TransitionKernel) for k, _ in kernels)
-    functions = [
-        f for name in (*OPS, *SWEPT) for f in triton_form(compiled(name)).parts if isinstance(f, KernelFunction)
-    ]
-    assert len(functions) > 30
-    for f in functions:
-        assert not [x for x in everything(f) if isinstance(x, Text)], f.name
 
 
 def edited(f: KernelFunction, number: int, change: Callable[[Load | Store], Load | Store]) -> KernelFunction:
