@@ -32,7 +32,7 @@ from .meeting import timeout_of
 
 VARIABLE = "CHUNKFORM_EXCHANGE"
 GATHER, MEMORY = "gather", "memory"
-USUAL = MEMORY  # where nothing is said
+USUAL = GATHER  # where nothing is said
 BLOCK, PROGRAMS = 2048, 64  # numbers that a program moves at once, and the most programs
 
 

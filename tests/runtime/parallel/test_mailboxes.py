@@ -57,11 +57,11 @@ def test_ranks_see_each_others_memory_where_all_can_and_want_to(other: dict[str,
     assert not mailboxes.agree([_facts(), _facts(**{"gpu": "1", **other})])
 
 
-def test_one_host_of_gpus_is_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps_are_gathered_unless_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(mailboxes.VARIABLE, raising=False)
-    assert mailboxes.chosen() == "memory"
-    monkeypatch.setenv(mailboxes.VARIABLE, "gather")
     assert mailboxes.chosen() == "gather"
+    monkeypatch.setenv(mailboxes.VARIABLE, "memory")
+    assert mailboxes.chosen() == "memory"
     group = Group("op", object(), 0, 2)  # type: ignore[arg-type]
     monkeypatch.setattr(mailboxes, "_of", {})
     assert mailboxes.mailboxes_of(group, torch.device("cpu")) is None
