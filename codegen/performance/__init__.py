@@ -1,4 +1,4 @@
 """What a plan should take and what it does: a model of time, sequences on several GPUs, compile reports, tuning.
 
-Passes never ask here; what they choose by is counted in `codegen/recurrence/cost.py`.
+Passes never ask here. They choose by what a plan says of itself; `codegen/recurrence/cost.py` counts what was chosen.
 """

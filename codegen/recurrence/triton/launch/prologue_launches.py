@@ -358,17 +358,16 @@ class PrologueLaunches(PassValues):
                         share.source = None if j == k else o
                         sweeps[j].prologue.own.append(share)
 
-    def _makes(self, sweep: Sweep, o: Opened, walk: Kernel) -> frozenset[str]:
+    def _makes(self, sweep: Sweep, o: Opened, kernel: Kernel) -> frozenset[str]:
         """The decays whose sums the prologue kernel of a sweep makes: where nothing else needs more than those of whole chunks,
-        and
-        one product in that kernel needs them all, so that it has the registers."""
+        and one product in that kernel needs them all, so that it has the registers."""
         alone = (
             len(self.schedule.sweeps) == 1 and not self.from_checkpoints and not feeds_back(sweep.group, sweep.solve)
         )
         if self.backward or not alone or len(o.prologue.products) != 1 or o.prologue.intra:
             return frozenset()
         decays = [x for x in o.decays.values() if x.op == "leaf" and x.attrs[0] == "decay" and x.axes]
-        return frozenset(self.names(x) for x in decays) - walk.inside
+        return frozenset(self.names(x) for x in decays) - kernel.inside
 
     def _allocated(self, k: int, s: Store) -> Alloc | Set:
         x = s.leaf

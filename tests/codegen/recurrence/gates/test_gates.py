@@ -226,7 +226,7 @@ CORRUPTED += [(n, twice) for n in (*SCALARS, "gated_linear_attention", "value_de
 
 
 @pytest.mark.parametrize(("name", "change"), CORRUPTED)
-def test_sums_at_the_borders_of_chunks_are_proved(
+def test_sums_at_the_boundaries_of_chunks_are_proved(
     name: str, change: Callable[[BoundarySums], BoundarySums], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patched(pipeline, "plan", at_the_boundaries(change))(monkeypatch)

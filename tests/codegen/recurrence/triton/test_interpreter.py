@@ -199,7 +199,7 @@ def test_tiles_for_two_programs_sum_as_those_for_one_do():
 
 @pytest.mark.parametrize("parts", [FEW, pytest.param(PARTS, marks=pytest.mark.long)], ids=["", "many"])
 @few("kimi_delta_attention", "shared_decay", others=("rwkv7", "square_delta_rule"))
-def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several(names, parts):
+def test_states_read_at_checkpoints_in_one_segment_and_in_several(names, parts):
     """Also where torch makes a part of what a decay's gradient is the sum of, where an axis is contracted and kept, and where two
     states share a decay, whose sums only one of their gradients may replace."""
     assert_small(interpret(names, [SMALL | {"steps": 70, "heads": 1, "decay": "extreme"}], parts=parts, slice=16), 1e-5)
