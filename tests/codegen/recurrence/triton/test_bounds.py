@@ -30,7 +30,7 @@ def test_no_kernel_over_chunks_reaches_beside_its_tensors_at_widths_of_several_t
     launches = json.loads(done.stdout)[name]
     if launches is None:
         pytest.skip("has no kernels over chunks")
-    assert launches > 6
+    assert launches >= 6
 
 
 @pytest.mark.parametrize(
