@@ -14,7 +14,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder, TensorHandle
 
 APART = 40  # each tensor has so many bits of addresses for itself
-LAUNCHES = 0  # how many there were
+LAUNCHED: set[str] = set()  # names of kernels
 ALIGNED = 4096  # by as many bytes as its address is divided by, up to these, so is the one that it has here
 
 
@@ -72,8 +72,8 @@ _cas, _rmw = InterpreterBuilder.create_atomic_cas, InterpreterBuilder.create_ato
 
 
 def _launched(self: Any, *args: Any, **options: Any) -> None:
-    global _memory, LAUNCHES
-    LAUNCHES += 1
+    global _memory
+    LAUNCHED.add(self.fn.__name__)
     given = dict(zip(self.arg_names, args, strict=False)) | options
     names = {x.data_ptr(): n for n, x in given.items() if isinstance(x, torch.Tensor)}
     before, _memory = _memory, _Memory(self.fn.__name__, names)

@@ -1,6 +1,6 @@
 """Kernels of specs in Triton's interpreter, at widths of several tiles: each access has to lie in its tensor.
 
-TRITON_INTERPRET=1 python bounds_of_specs.py '["delta_rule", ..]'   # how many launches there were of each, or null
+TRITON_INTERPRET=1 python bounds_of_specs.py '["delta_rule", ..]'   # which kernels over chunks of each ran, or null
 TRITON_INTERPRET=1 python bounds_of_specs.py '["delta_rule"]' forward_sweep_1 o_out   # this tensor is one number short
 """
 
@@ -57,18 +57,18 @@ def shortened(name: str, kernel: str, argument: str) -> None:
 
 
 def main(names: list[str], *planted: str) -> None:
-    counts: dict[str, int | None] = {}
+    ran: dict[str, list[str] | None] = {}
     for name in names:
         if not printable(name):
-            counts[name] = None
+            ran[name] = None
             continue
         if planted:
             shortened(name, *planted)
-        before = bounds_interpreted.LAUNCHES
+        bounds_interpreted.LAUNCHED.clear()
         both_passes(name, torch.bfloat16, packed=False, states=False)
         both_passes(name, torch.float32, packed=True, states=True)
-        counts[name] = bounds_interpreted.LAUNCHES - before
-    print(json.dumps(counts))
+        ran[name] = sorted(bounds_interpreted.LAUNCHED)
+    print(json.dumps(ran))
 
 
 if __name__ == "__main__":
