@@ -303,6 +303,23 @@ def alike_exponentials() -> Recurrence:
     return r
 
 
+def scaled_beside_corrected() -> Recurrence:
+    """A sweep that scales its state and adds nothing loads no tile, which a loader could fetch."""
+    r = Recurrence("scaled_beside_corrected")
+    d, e = r.dims("d e")
+    v, w = r.inputs("v w", e)
+    q = r.inputs("q", d)
+    b = r.inputs("b")
+    lam = r.decay("lam")
+    S, R, h = r.state("S", d, d), r.state("R", e, e), r.state("h", e, d)
+    u = normalize(v)
+    r.update(S, lam * S.prev)
+    r.update(R, R.prev - u * (w - R.prev * u).T)
+    r.update(h, sigmoid(b) * h.prev + w * q.T)
+    r.output("o", h.prev.T * u)
+    return r
+
+
 SPECS = (
     alike_exponentials,
     negative_eigenvalues,
@@ -318,6 +335,7 @@ SPECS = (
     transposed_alone,
     scanned_vector,
     prologue_for_two,
+    scaled_beside_corrected,
 )
 OF_KERNELS = (
     read_of_a_read,

@@ -3,6 +3,8 @@ engine can move; and the role that loads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ....ir.code import Binary, Call, Code, Expanded, Literal, Load, Name, loads_in, names_in, plus, times
 from ....ir.code_parts import walk_code
 from ....ir.functions import TRITON
@@ -210,7 +212,7 @@ class SweepParts:
 
     def loader(self) -> Role:
         """Fetches tiles, and makes numbers of each step: what it loads of these is under way while it waits for room."""
-        fetched = tuple(x.name for x in self.rings.values() if x.tile is not None)
+        fetched = fetch(CHUNK, (x.name for x in self.rings.values() if x.tile is not None))
         put = [x.name for x in self.rings.values() if x.tile is None]
         needed: set[str] = set(put)
         for name, x in reversed(self.numbers.items()):
@@ -220,11 +222,18 @@ class SweepParts:
         for each in made:
             written(each.value)
         loads = [x for x in made if loads_in(x.value)]
-        steps: list[Step] = [*loads, Await(CHUNK, False), Fetch(CHUNK, fetched)]
+        steps: list[Step] = [*loads, Await(CHUNK, False), fetched]
         steps += [x for x in made if x not in loads]
         steps += [Put(n, n) for n in put]
         steps += [Arrive(CHUNK, True)] if put else []
         return Role("loader", 1, (), tuple(steps), ())
+
+
+def fetch(barriers: str, rings: Iterable[str]) -> Fetch:
+    """What the copy engine is told to fill. It arrives at a barrier once its bytes have: there must be some."""
+    if not (found := tuple(rings)):
+        raise CannotPrint("nothing for the copy engine, as where states are scaled and nothing is added to them")
+    return Fetch(barriers, found)
 
 
 def written(x: Code) -> None:

@@ -35,7 +35,7 @@ from ....printing.cannot_print import CannotPrint
 from ..kernels.chunk_kernel import Kernel
 from .consumer import WARPS, Consumer, Wanted
 from .derive import ELSEWHERE
-from .parts import CHUNK, SweepParts, written
+from .parts import CHUNK, SweepParts, fetch, written
 from .shapes import ONE, parts_of_sum
 from .straight import KEPT, Straight, straight
 from .whole_statements import STEPS, with_steps_in_rows
@@ -138,9 +138,9 @@ class WholeParts(SweepParts):
     def loader(self) -> Role:
         steps = list(super().loader().each)
         group, states = self.groups
-        fetch = next(n for n, x in enumerate(steps) if isinstance(x, Fetch))
-        steps[fetch] = Fetch(CHUNK, tuple(n for n in group.rings if self.rings[n].tile is not None))
-        return Role("loader", 1, (), (*steps, Await(STATE, False), Fetch(STATE, states.rings)), ())
+        at = next(n for n, x in enumerate(steps) if isinstance(x, Fetch))
+        steps[at] = fetch(CHUNK, (n for n in group.rings if self.rings[n].tile is not None))
+        return Role("loader", 1, (), (*steps, Await(STATE, False), fetch(STATE, states.rings)), ())
 
 
 def _sums_in(x: Code) -> bool:
