@@ -20,7 +20,7 @@ import sympy
 
 from ..ir.step_program import DECAYS
 from .expr import Node, add, expand, factors_of, mul, rename, split_constant
-from .functions import SAME, TABLE
+from .functions import HELD, SAME, TABLE
 
 Bound = Any  # a Fraction, or an infinite float
 INCREASING = frozenset("exp log log1p expm1 sigmoid logsigmoid tanh softplus erf relu step sign".split())
@@ -84,6 +84,7 @@ class Range:
 REAL, POSITIVE = Range(), Range(Fraction(0))
 DECAY = Range(Fraction(0), Fraction(1), True, False)
 UNIT = Range(Fraction(0), Fraction(1))
+AT_MOST_ZERO = Range(-inf, Fraction(0), True, False)
 
 
 class Ranges:
@@ -141,6 +142,8 @@ class Ranges:
         for one, other, largest in extremes(x):
             first, second = self(one), self(other)
             out = out.within(larger(first, second) if largest else -larger(-first, -second))
+        if _less_than_largest(x):
+            out = out.within(AT_MOST_ZERO)
         return out if (found := self._between(x)) is None else out.within(found)
 
     def _between(self, x: Node) -> Range | None:
@@ -183,6 +186,17 @@ def extremes(x: Node) -> list[tuple[Node, Node, bool]]:
             rest = add(*(y for y in x.args if y is not a))
             out.append((add(rest, mul(sign, core.args[0])), rest, sign > 0))
     return out
+
+
+def _less_than_largest(x: Node) -> bool:
+    """Is a sum one of several quantities less the largest of them, which is held?"""
+    for a in x.args:
+        c, core = split_constant(a)
+        if c == -1 and core.op == "fn" and core.attrs[0] == HELD:
+            rest, (largest,) = add(*(y for y in x.args if y is not a)), core.args
+            if rest is largest or (largest.op == "max" and rest in largest.args):
+                return True
+    return False
 
 
 def _at_bound(x: Node, q: Node, value: Bound) -> Node:

@@ -85,6 +85,46 @@ SPELLINGS: dict[str, Gate] = {
         lambda g: 1 / (1 + exp(g) + exp(2 * g)),
         lambda g: 1 / (1 + m.exp(g) + m.exp(2 * g)),
     ),
+    "1 / (3 + exp(g) softplus(g) + exp(3 g))": (
+        lambda g: 1 / (3 + exp(g) * softplus(g) + exp(3 * g)),
+        lambda g: 1 / (3 + m.exp(g) * m.log1p(m.exp(g)) + m.exp(3 * g)),
+    ),
+    "exp(g) / (1 + exp(2 g))": (
+        lambda g: exp(g) / (1 + exp(2 * g)),
+        lambda g: 1 / (m.exp(g) + m.exp(-g)),
+    ),
+    "2 / (exp(g) + exp(-g))": (
+        lambda g: 2 / (exp(g) + exp(-g)),
+        lambda g: 2 / (m.exp(g) + m.exp(-g)),
+    ),
+    "(1 + exp(g)) / (3 + exp(g) + exp(2 g))": (
+        lambda g: (1 + exp(g)) / (3 + exp(g) + exp(2 * g)),
+        lambda g: (1 + m.exp(g)) / (3 + m.exp(g) + m.exp(2 * g)),
+    ),
+    "exp(g) / sqrt(1 + exp(2 g))": (
+        lambda g: exp(g) / sqrt(1 + exp(2 * g)),
+        lambda g: m.exp(g) / m.sqrt(1 + m.exp(2 * g)),
+    ),
+    "exp(g) sigmoid(-2 g)": (
+        lambda g: exp(g) * sigmoid(-2 * g),
+        lambda g: 1 / (m.exp(g) + m.exp(-g)),
+    ),
+    "1 / (1 + exp(g) + .. + exp(5 g))": (
+        lambda g: 1 / (1 + exp(g) + exp(2 * g) + exp(3 * g) + exp(4 * g) + exp(5 * g)),
+        lambda g: 1 / sum(m.exp(n * g) for n in range(6)),
+    ),
+    "1 / (2 + exp(g) / (1 + exp(g) + exp(2 g)))": (
+        lambda g: 1 / (2 + exp(g) / (1 + exp(g) + exp(2 * g))),
+        lambda g: 1 / (2 + 1 / (m.exp(-g) + 1 + m.exp(g))),
+    ),
+    "exp(-sqrt(1 + exp(2 g) + softplus(g)))": (
+        lambda g: exp(-sqrt(1 + exp(2 * g) + softplus(g))),
+        lambda g: m.exp(-m.sqrt(1 + m.exp(2 * g) + m.log1p(m.exp(g)))),
+    ),
+    "1 / (exp(g) softplus(g) + exp(-g))": (
+        lambda g: 1 / (exp(g) * softplus(g) + exp(-g)),
+        lambda g: 1 / (m.exp(g) * m.log1p(m.exp(g)) + m.exp(-g)),
+    ),
 }
 
 

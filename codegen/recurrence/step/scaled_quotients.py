@@ -13,6 +13,7 @@ from dataclasses import replace as with_parts
 from fractions import Fraction
 
 from ...ir.expr import (
+    ONE,
     Node,
     add,
     const,
@@ -31,6 +32,7 @@ from ...ir.functions import APART, HELD
 from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .decays import known_range
+from .shifted_exponentials import Shifted
 
 OVERFLOWS = 2  # the power of an input that has no float where the input has one
 TINY = const(Fraction(1, 2**120))  # what a sum is divided by at least, where all that it is of is 0 in floats
@@ -44,15 +46,16 @@ def scaled_quotients(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     made: dict[Node, Node] = {}
     whole: dict[Node, Node] = {}
     computed = set(walk(*step.updates.values(), *step.outputs.values()))
+    shifted = Shifted(ranges, whole)
     for x in walk(*computed, *step.names, *step.origins):
         if leaf_names(x) & states and x.op == "mul":  # its own factors that depend on no state
             own = mul(*(a for a in x.args if not leaf_names(a) & states))
-            found = _scaled(own, ranges)
+            found = _found(own, shifted, ranges)
             if found is not None:
                 made |= {own: found} if x in computed else {}
                 whole[x] = expand(mul(found, *(whole[a] for a in x.args if leaf_names(a) & states)), x.axes)
                 continue
-        elif not leaf_names(x) & states and (found := _scaled(x, ranges)) is not None:
+        elif not leaf_names(x) & states and (found := _found(x, shifted, ranges)) is not None:
             whole[x] = expand(found, x.axes)
             made |= {x: whole[x]} if x in computed else {}
             continue
@@ -67,6 +70,11 @@ def scaled_quotients(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
         origins={whole[x]: where for x, where in step.origins.items()},
     )
     return scaled, made
+
+
+def _found(x: Node, shifted: Shifted, ranges: Ranges) -> Node | None:
+    found = shifted(x) or shifted.logarithm(x)
+    return _scaled(x, ranges) if found is None else _scaled(found, ranges) or found
 
 
 def _scaled(x: Node, ranges: Ranges) -> Node | None:
@@ -94,10 +102,11 @@ def _scaled(x: Node, ranges: Ranges) -> Node | None:
 class _Sum:
     """A sum of terms c a^n b^m .. none of which is below 0, as a polynomial of its quantities, and the largest of these."""
 
-    terms: tuple[tuple[Fraction, tuple[tuple[Node, int], ...]], ...]
+    terms: tuple[tuple[Node, tuple[tuple[Node, int], ...]], ...]
     degree: int
     scale: Node
     quantities: frozenset[Node]
+    ranges: Ranges
 
     @classmethod
     def of(cls, x: Node, ranges: Ranges) -> _Sum | None:
@@ -105,7 +114,7 @@ class _Sum:
             return None
         if not all(ranges(t).nonnegative for t in x.args):
             return None
-        terms = _terms(x)
+        terms = _terms(x, ranges)
         if terms is None:
             return None
         sizes = {sum(p.values()) for _, p in terms}
@@ -115,7 +124,7 @@ class _Sum:
         bounds = [q if ranges(q).nonnegative else fn("abs", q) for q in sorted(quantities)]
         largest = maximum(1 if min(sizes) < max(sizes) else TINY, *bounds)
         found = tuple((c, tuple(p.items())) for c, p in terms)
-        return cls(found, max(sizes), fn(HELD, largest), frozenset(quantities))
+        return cls(found, max(sizes), fn(HELD, largest), frozenset(quantities), ranges)
 
     def overflows(self, n: Fraction) -> bool:
         """Has a power of it, or of its slope, no float where its quantities have one?"""
@@ -140,7 +149,7 @@ class _Sum:
     def logarithm(self) -> Node:
         share = power(self.scale, -1)
         free = [c for c, p in self.terms if not p]
-        if free == [1]:  # (1 / s)^n - 1 is 0 where s is 1, and nothing is lost of the other terms
+        if free == [ONE]:  # (1 / s)^n - 1 is 0 where s is 1, and nothing is lost of the other terms
             rest = add(*(self._term(c, p) for c, p in self.terms if p), fn(APART, add(power(share, self.degree), -1)))
         else:
             rest = add(self.scaled(), -1)
@@ -149,7 +158,7 @@ class _Sum:
     def scaled(self) -> Node:
         return add(*(self._term(c, p) for c, p in self.terms))
 
-    def _term(self, c: Fraction, p: Iterable[tuple[Node, int]]) -> Node:
+    def _term(self, c: Node, p: Iterable[tuple[Node, int]]) -> Node:
         p = tuple(p)
         own = [power(self._share(q), m) for q, m in p]
         return mul(c, *own, power(self.scale, sum(m for _, m in p) - self.degree))
@@ -164,7 +173,7 @@ class _Sum:
         """(n, f / s^n): of a factor above, which is made of the same quantities."""
         if f.op == "const":
             return None
-        terms = _terms(f)
+        terms = _terms(f, self.ranges)
         if terms is None or not all(self._known(q) for _, p in terms for q in p):
             return None
         n = max(sum(p.values()) for _, p in terms)
@@ -179,16 +188,17 @@ class _Sum:
         return q in self.quantities or other in self.quantities
 
 
-def _terms(x: Node) -> list[tuple[Fraction, Powers]] | None:
-    """The terms of a sum as products of powers; None where there are others than whole ones."""
+def _terms(x: Node, ranges: Ranges) -> list[tuple[Node, Powers]] | None:
+    """The terms of a sum as products of powers, and what these are multiplied by, numbers and exponentials that are at most 1;
+    None where there are others than whole ones."""
     out = []
     for t in terms_of(x):
-        c = Fraction(1)
+        c = ONE
         powers: Powers = {}
         for f in factors_of(t):
             base, n = (f.args[0], f.attrs[0]) if f.op == "pow" else (f, Fraction(1))
-            if base.op == "const":
-                c *= base.attrs[0]
+            if base.op == "const" or (base.op == "fn" and base.attrs[0] == "exp" and ranges(f).high <= 1):
+                c = mul(c, f)
             elif n.denominator != 1 or n < 0:
                 return None
             else:

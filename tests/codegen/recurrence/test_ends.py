@@ -110,6 +110,15 @@ def test_states_whose_channels_are_multiplied_by_numbers_are_one_stratum() -> No
             "factors",
             ("exp(-exp(g))", "1 - exp(-exp(g))", "sqrt(sigmoid(g))", "1 / (2 + exp(g))", "exp(g) / (1 + exp(g))"),
         ),
+        (
+            "factors",
+            (
+                "1 / (1 + exp(g) + exp(2 g))",
+                "(1 + exp(g)) / (3 + exp(g) + exp(2 g))",
+                "exp(g) / sqrt(1 + exp(2 g))",
+                "exp(g) sigmoid(-2 g)",
+            ),
+        ),
         ("matrices", ("exp(-exp(g) softplus(g))", "exp(g) / (1 + exp(g))", "exp(-g^4)")),
     ],
 )
