@@ -10,7 +10,7 @@ from ..ir.expr import dim_of, leaf_names
 from ..ir.launch_ir import Function, Given, Return, Set
 from ..ir.python_code import TRUE, Constant, Fixed, Named, made_by, method
 from ..ir.step_program import StepProgram
-from ..ir.words import Definitions, apart, text_of
+from ..ir.words import Definitions, apart, reached, text_of
 from ..printing.code_passes import part_of
 from ..printing.launch_text import launch_definition
 from .chunkwise.compiled import Compiled, once
@@ -29,6 +29,7 @@ from .stepwise.initial import depends_on_parameters
 from .stepwise.kernel import beside, together_of
 from .stepwise.names import sizes
 from .stepwise.tiling import tiling
+from .strata.framed import MODULES as FRAMED
 from .strata.joined import MODULES as JOINED
 from .strata.joined import joined_features, joined_parts
 from .torch_form.passes import torch_definitions, torch_saved
@@ -239,10 +240,15 @@ def _joined(c: Compiled, parts: list[Section]) -> Section:
         torch_section(p.compiled).parts if backend != "torch" and p.compiled.forward is None else () for p in c.strata
     ]
     features = [x.features for x in parts]
-    states = backend == "torch" and all(x.states for x in parts)
+    states = backend == "torch" and c.frame is None and all(x.states for x in parts)
     own = joined_parts(c, backend, [x.parts for x in parts], beside, features, states)
-    modules = dict(JOINED)
-    for x in parts:
+    modules = JOINED | (FRAMED if c.frame is not None else {})
+    others = []
+    if c.frame is not None and (states := c.entries is not None):
+        source = {"torch": sequential_torch, "triton": sequential_triton}[backend]
+        others = [_over_steps(backend, source, c, ())]
+        own = apart([*own, *reached(others[0].parts, [f"{backend}_forward_states", f"{backend}_backward_states"])])
+    for x in (*parts, *others):
         for module, names in x.modules.items():
             modules[module] = " ".join(sorted({*modules.get(module, "").split(), *names.split()}))
     reasons = [f"{p.compiled.name}: {x.stepwise}" for p, x in zip(c.strata, parts, strict=True) if x.stepwise]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from chunkform.spec.language import Recurrence
@@ -19,6 +19,7 @@ from .chunkwise.plan import Plan
 from .chunkwise.planner import plan
 from .compiler_fault import blaming
 from .gates.column_gate import gate_segment_maps
+from .gates.frame_gate import gate_frame
 from .gates.gates import (
     gate_adjoint,
     gate_decays,
@@ -39,6 +40,7 @@ from .step.column_maps import ColumnMaps, segment_maps
 from .step.decays import with_decays
 from .step.elementwise import Scans, entrywise, scans
 from .step.entries import EntryMaps
+from .step.frames import Frame, moving_frame
 from .step.lossless import lossless_terms
 from .step.lower import lower
 from .step.scaled_quotients import scaled_quotients
@@ -67,6 +69,7 @@ class Known:
     entries: EntryMaps | ColumnMaps | None
     strata: tuple[Stratum, ...] | None
     parts: tuple[Part, ...] = ()  # the strata, compiled
+    frame: Frame | None = None  # in which the step is that of the strata
 
     def __init__(self, spec: Recurrence, prove: bool = True, whole: bool = False) -> None:
         self.spec, self.prove, self.whole = spec, prove, whole  # whole: no strata are looked for
@@ -126,13 +129,34 @@ def _scans(k: Known) -> None:
     k.scans = scans(k.step, k.adjoint)
 
 
+def _frame(k: Known) -> None:
+    """A frame in which each state with a unit has a form over chunks."""
+    frame = None if k.whole or k.scans is not None else moving_frame(k.step)
+    found = None if frame is None else strata(frame.step, lambda step: _family(k.spec, step))
+    if frame is None or found is None:
+        return
+    parts = _parts(k, found)
+    family = {s.name: p.compiled.family for p in parts for s in p.compiled.step.states}
+    if all(family[n] == "chunk-parallel" for n in frame.moved) and all(family[n] == "scan" for n in frame.hidden):
+        k.frame, k.strata, k.parts = frame, found, parts
+
+
 def _strata(k: Known) -> None:
+    if k.frame is not None:
+        k.entries = segment_maps(k.step)
+        return
     k.strata = None if k.whole or k.scans is not None else strata(k.step, lambda step: _family(k.spec, step))
     k.entries = segment_maps(k.step)
 
 
+def _parts(k: Known, found: Iterable[Stratum]) -> tuple[Part, ...]:
+    return tuple(Part(_compile_stratum(k.spec, x.step, k.prove), x.takes, x.hands) for x in found)
+
+
 def _stratum(k: Known) -> None:
-    k.parts = tuple(Part(_compile_stratum(k.spec, x.step, k.prove), x.takes, x.hands) for x in k.strata or ())
+    if k.frame is not None:
+        return
+    k.parts = _parts(k, k.strata or ())
     families = [p.compiled.family for p in k.parts]
     others = k.entries is not None or "sequential" in families
     if others and "chunk-parallel" not in families:
@@ -159,6 +183,16 @@ def _gates_of_decays(k: Known) -> Iterator[GateResult]:
 def _gates_of_plans(k: Known) -> Iterator[GateResult]:
     yield gate_plan(k.adjoint, k.forward, k.backward)
     yield gate_segments(k.adjoint, k.forward, k.backward)
+
+
+def _gates_of_frame(k: Known) -> Iterator[GateResult]:
+    if k.frame is not None:
+        yield gate_frame(k.step, k.frame)
+
+
+def _gates_of_strata(k: Known) -> Iterator[GateResult]:
+    if k.parts:
+        yield gate_strata(k.adjoint if k.frame is None else adjoint(k.frame.step), k.parts)
 
 
 def _gates_of_substeps(k: Known) -> Iterator[GateResult]:
@@ -247,13 +281,20 @@ OTHERWISE: tuple[Pass[Known], ...] = (  # where one of these has refused
         _scans,
         lambda k: () if k.scans is None else (gate_scans(k.adjoint, k.scans),),
     ),
+    Pass(
+        "frame",
+        "states in a frame that moves with them, where decays are magnitudes alone",
+        "frame",
+        _frame,
+        _gates_of_frame,
+    ),
     STRATA,
     Pass(
         "stratum",
         "the same passes for each of these",
         "parts",
         _stratum,
-        lambda k: (gate_strata(k.adjoint, k.parts),) if k.parts else (),
+        _gates_of_strata,
     ),
 )
 DECAYS = next(n for n, p in enumerate(PASSES) if p.made == "step")
@@ -301,6 +342,8 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
         _log.info("%s isn't chunk-parallel: %s", name, reason)
         more = run_passes((*PASSES, *OTHERWISE), k, name, start=len(PASSES), prove=k.prove)
         gates = (*done.gates, *more.gates)
+        if k.frame is not None:
+            return _framed(k, gates)
         if k.parts:
             some = next((p.compiled for p in k.parts if p.compiled.family == "sequential"), None)
             told = {} if some is None else {"reason": some.reason, "reason_where": some.reason_where}
@@ -335,6 +378,15 @@ def _compile(k: Known, name: str, start: int = 0) -> Compiled:
         gates=done.gates,
         substeps=k.substeps,
         substep=k.substep,
+    )
+
+
+def _framed(k: Known, gates: tuple[GateResult, ...]) -> Compiled:
+    """Of a step in a frame; segments of a sequence on several processes are joined by the step's own maps."""
+    if k.entries is not None and k.prove:
+        gates = (*gates, gate_segment_maps(k.step, k.entries))
+    return Compiled(
+        k.spec, k.step, k.adjoint, "strata", gates=gates, entries=k.entries, strata=k.parts, frame=k.frame
     )
 
 

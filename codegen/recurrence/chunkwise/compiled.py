@@ -16,6 +16,7 @@ from ..normal_form.substeps import Substeps
 from ..step.adjoint import Adjoint
 from ..step.column_maps import ColumnMaps
 from ..step.entries import EntryMaps
+from ..step.frames import Frame
 from .plan import Plan
 
 
@@ -38,6 +39,7 @@ class Compiled:
     segment-parallel  `entries` say how a segment of a sequence is a map of the states
     sequential      none of these, and a reason why
 
+    Strata may be those of a step in a moving `frame`; `entries` say then how its segments are joined across processes.
     `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep`
     one of these, compiled. `numbers`: of the formulas at the file's head, by the kind and the plain name of what each is of.
     """
@@ -57,6 +59,7 @@ class Compiled:
     substep: Compiled | None = None
     entries: EntryMaps | ColumnMaps | None = None
     strata: tuple[Part, ...] = ()
+    frame: Frame | None = None
     numbers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False

@@ -24,7 +24,7 @@ from ...ir.launch_ir import (
     ref,
     takes,
 )
-from ...ir.python_code import EMPTY, TRUE, Named, SetOf, Spread, dictionary, made_by, method, said, several
+from ...ir.python_code import EMPTY, TRUE, Named, SetOf, Spread, dictionary, either, made_by, method, said, several
 from ...ir.python_code import beside as row
 from ...ir.words import Definition, Definitions, apart
 from ...printing.code_passes import finished_function
@@ -32,6 +32,7 @@ from ...printing.launch_text import launch_definition
 from ...printing.side_by_side import function_name, of_op
 from ..chunkwise.compiled import Compiled, Part
 from ..torch_form.passes import arguments, by_length
+from .framed import KEPT, begun, finished, turned_back, turning_functions
 
 MODULES = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
@@ -57,7 +58,10 @@ def joined_parts(
         roots = [f"{backend}_{kind}" for kind in ("forward", "backward", "forward_states", "backward_states")]
         parts += of_op(own, f"part{n}", backend, roots if states else roots[:2], other)
     made = [_forward(c, backend, features), _backward(c, backend)]
-    made += [_forward_states(c), _backward_states(c)] if states else []
+    if c.frame is not None:
+        made = [*turning_functions(c, backend), *made]
+    if states:
+        made += [_forward_states(c), _backward_states(c)]
     return apart([*parts, *(launch_definition(finished_function(f)) for f in made)])
 
 
@@ -75,11 +79,17 @@ def joined_features(backend: str, features: list[tuple[str, ...]]) -> tuple[str,
 def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> Function:
     torch = backend == "torch"
     body: list[Statement] = [by_length(c, backward=False)] if torch else []
+    if c.frame is not None:
+        body.append(begun(c))
     body.append(Set(("outputs", "lasts", "saved"), row(EMPTY, EMPTY, EMPTY), empty=True))
+    recording = Binary("is", ref("needs_backward"), Literal(True))
+    finals: Code = ref("finals")
+    if c.frame is not None and not torch:
+        finals = either("finals", recording)
     like = c.step.leading.name
     for n, (part, has) in enumerate(zip(c.strata, features, strict=True), 1):
-        options = [("needs_backward", "inference"), ("finals", "finals")]
-        own = () if torch else (ref("packed"), *(Named(x, ref(x)) for x, f in options if f in has))
+        options = {"inference": ("needs_backward", ref("needs_backward")), "finals": ("finals", finals)}
+        own = () if torch else (ref("packed"), *(Named(*x) for f, x in options.items() if f in has))
         body += [
             _states_of(part),
             Call(("made", "last", "some"), _function(n, backend, "forward"), (*GIVEN, *own)),
@@ -92,7 +102,10 @@ def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> Func
                 )
         body += _with_handed(part)
         keeps = Update("saved", made_by("kept", n, _with("some", _handed(part))))
-        body.append(keeps if torch else If(Binary("is", ref("needs_backward"), Literal(True)), (keeps,)))
+        body.append(keeps if torch else If(recording, (keeps,)))
+    if c.frame is not None:
+        keeps = Update("saved", made_by("kept", KEPT, "ends"))
+        body += finished(c, backend, (keeps,)) if torch else [If(finals, finished(c, backend, (If(recording, (keeps,)),)))]
     body.append(Return(row(*map(ref, ("outputs", "lasts", "saved")))))
     more: dict[str, Code] = {} if torch else {"needs_backward": TRUE, "finals": TRUE}
     return _of_pass(
@@ -113,6 +126,8 @@ def _backward(c: Compiled, backend: str) -> Function:
         Set(("needs",), method(ref("needs"), "union", names)),
         Call(("gradients",), "Gradients", ()),
     ]
+    if c.frame is not None:
+        body += [begun(c), turned_back(c, backend)]
     for n, part in reversed(list(enumerate(c.strata, 1))):
         given = [*GIVEN, made_by("kept_of", n, ref("saved")), _cotangents(part)]
         given += map(ref, ("final_cotangents", "needs", *(() if torch else ("packed",))))

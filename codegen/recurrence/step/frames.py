@@ -1,0 +1,237 @@
+"""A frame that moves with the states: a coefficient of a state as a magnitude and a unit, whose products over steps are a state
+of their own.
+
+A unit is a sign for each channel, or a rotation of two states into each other by an angle for each channel. With the product U_t
+of all units up to a step, the states U_t^-1 S_t are multiplied by magnitudes alone:
+
+    S_t = M_t U_t U_{t-1}^-1 S_{t-1} + B_t        so        U_t^-1 S_t = M_t U_{t-1}^-1 S_{t-1} + U_t^-1 B_t
+
+What reads S_t by q reads the state in the frame by U_t^T q, and what was written is turned back by U_t^-1. The product begins as
+1, so the first states are what they were; the last ones are turned at the end. A sum of angles is summed in float64 (`turns.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from ...ir.expr import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    dim_of,
+    expand,
+    factors_of,
+    fn,
+    leaf,
+    leaf_names,
+    mul,
+    rebuild,
+    rename,
+    terms_of,
+)
+from ...ir.step_program import StateVar, StepProgram
+from .decays import whatever_axes
+from .entries import groups_of
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A step over states in a moving frame. `hidden` are its states that hold products of units, `moved` those that units turn.
+    `ends`: each state of the step that it takes the place of, over its own states."""
+
+    step: StepProgram
+    hidden: tuple[str, ...]
+    moved: tuple[str, ...]
+    ends: dict[str, Node]
+
+
+def moving_frame(p: StepProgram) -> Frame | None:
+    """The step in a frame that moves with its states; None where no state has a unit."""
+    found = _found(p)
+    return _Moved(p, *found).frame() if found[0] else None
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """What turns two states into each other: by `angle`, with a magnitude beside it."""
+
+    states: tuple[str, ...]
+    angle: Node
+    magnitude: Node
+    word = "angle"
+
+    def hidden(self, name: str) -> StateVar:
+        return StateVar(name, self.angle.axes, turns=True)
+
+    def then(self, angle: Node) -> Node:
+        """The product with one more unit."""
+        return add(angle, self.angle)
+
+    def turned(self, angle: Node, values: list[Node], back: bool = False) -> list[Node]:
+        """Values turned by a product of units, or back."""
+        (x, y), c, s = values, fn("cos", angle), fn("sin", angle)
+        t = mul(-1, s) if back else s
+        return [add(mul(c, x), mul(-1, t, y)), add(mul(t, x), mul(c, y))]
+
+
+def _found(p: StepProgram) -> tuple[list[_Rotation], dict[str, Node]]:
+    """The units of a step's states, and what each update adds to multiples of states."""
+    factors: dict[tuple[str, str], Node] = {}
+    rests: dict[str, Node] = {}
+    states = {("state", s.name) for s in p.states}
+    for s in p.states:
+        found, rests[s.name] = _multiples(p.updates[s.name], s.axes, states)
+        factors |= {(s.name, of): a for of, a in found.items() if a is not ZERO}
+    groups = groups_of([s.name for s in p.states], factors)
+    units = [_rotation(p, group, factors) for group in groups if len(group) == 2]
+    return [u for u in units if u is not None], rests
+
+
+def _rotation(p: StepProgram, group: tuple[str, ...], factors: dict[tuple[str, str], Node]) -> _Rotation | None:
+    """Are both states multiplied by one magnitude, and turned into each other?"""
+    one, two = group
+    if p.state(one).axes != p.state(two).axes or not {(x, y) for x in group for y in group} <= factors.keys():
+        return None
+    own, other = factors[one, one], factors[two, one]
+    if factors[two, two] is not own or add(factors[one, two], other) is not ZERO:
+        return None
+    for f in factors_of(own):
+        if f.op != "fn" or f.attrs[0] != "cos" or len(f.axes) > 1:
+            continue
+        magnitude = mul(*(g for g in factors_of(own) if g is not f))
+        for sign in (1, -1):
+            if add(other, mul(-sign, magnitude, fn("sin", f.args[0]))) is ZERO:
+                return _Rotation(group, mul(sign, f.args[0]), magnitude)
+    return None
+
+
+def _multiples(x: Node, axes: tuple[str, ...], states: set[tuple[str, str]]) -> tuple[dict[str, Node], Node]:
+    """x as a sum over states, by name, of a factor times that state, and the rest, which may read states."""
+    if x.op == "leaf" and x.attrs[:2] in states and x.attrs[2] == axes:
+        return {x.attrs[1]: ONE}, ZERO
+    if x.op == "expand" and set(x.axes) == set(x.args[0].axes):
+        return _multiples(x.args[0], axes, states)
+    if x.op == "add":
+        parts = [_multiples(a, axes, states) for a in x.args]
+        names = dict.fromkeys(n for found, _ in parts for n in found)
+        return {n: add(*(found.get(n, ZERO) for found, _ in parts)) for n in names}, add(*(rest for _, rest in parts))
+    if x.op == "mul":
+        own = [a for a in x.args if leaf_names(a) & states]
+        if len(own) == 1:
+            found, rest = _multiples(own[0], axes, states)
+            others = mul(*(a for a in x.args if a is not own[0]))
+            if found:
+                return {n: mul(others, a) for n, a in found.items()}, mul(others, rest)
+    return {}, x
+
+
+class _Moved:
+    """A step, moved into the frame."""
+
+    def __init__(self, p: StepProgram, units: list[_Rotation], rests: dict[str, Node]) -> None:
+        self.p, self.rests = p, rests
+        taken = {*(v.name for v in p.variables), *(s.name for s in p.states), *p.outputs, *p.names.values()}
+        self.unit = {n: u for u in units for n in u.states}
+        self.hidden = {u: u.hidden(_fresh(f"{u.states[0]}_{u.word}", taken)) for u in units}
+        self.updates: dict[str, Node] = {}
+        self.memo: dict[Node, Node] = {}
+        whole = [*p.updates.values(), *p.outputs.values()]
+        turned = {x: n for n, x in p.updates.items() if n in self.unit and x.op != "leaf"}
+        self.turned = whatever_axes({x: x for x in turned}, whole)
+        self.names = turned
+
+    def frame(self) -> Frame:
+        p = self.p
+        updates = {s.name: self.update(s.name) for s in p.states}
+        outputs = {n: expand(self(x), x.axes) for n, x in p.outputs.items()}
+        step = replace(
+            p,
+            states=(*self.hidden.values(), *p.states),
+            updates={**{s.name: u.then(s.leaf) for u, s in self.hidden.items()}, **updates},
+            outputs=outputs,
+            names={x: n for x, n in p.names.items() if not _reads(x)},
+            origins={self(x): where for x, where in p.origins.items()},
+        )
+        ends = {s.name: self._state(s.name, s.axes) for s in p.states}
+        return Frame(step, tuple(s.name for s in self.hidden.values()), tuple(self.unit), ends)
+
+    def update(self, name: str) -> Node:
+        """What a state in the frame is after the step."""
+        if name not in self.updates and name not in self.unit:
+            self.updates[name] = expand(self(self.p.updates[name]), self.p.state(name).axes)
+        elif name not in self.updates:
+            u = self.unit[name]
+            after = u.then(self.hidden[u].leaf)
+            found = {n: mul(u.magnitude, self.p.state(n).leaf) for n in u.states}
+            for k, n in enumerate(u.states):
+                for term in terms_of(self(self.rests[n])):
+                    values = [term if k == j else ZERO for j in range(len(u.states))]
+                    for m, x in zip(u.states, u.turned(after, values, back=True), strict=True):
+                        found[m] = add(found[m], x)
+            self.updates |= {n: expand(x, self.p.state(n).axes) for n, x in found.items()}
+        return self.updates[name]
+
+    def __call__(self, x: Node) -> Node:
+        """A value of the step, over states in the frame."""
+        if x not in self.memo:
+            self.memo[x] = self._moved(x)
+        return self.memo[x]
+
+    def _moved(self, x: Node) -> Node:
+        if not _reads(x):
+            return x
+        if x.op == "leaf":
+            return self._state(x.attrs[1], x.attrs[2])
+        if x in self.turned:
+            return self._after(x)
+        args = [self(a) for a in x.args]
+        if x.op == "mul":
+            sums = [a for a in args if a.op == "add" and any(map(_holds, a.args))]
+            if len(sums) == 1:
+                rest = [a for a in args if a is not sums[0]]
+                return add(*(mul(*rest, t) for t in sums[0].args))
+        return rebuild(x, args)
+
+    def _state(self, name: str, axes: tuple[str, ...]) -> Node:
+        """A state before the step."""
+        own = self.p.state(name)
+        if name not in self.unit:
+            return leaf("state", name, axes)
+        u = self.unit[name]
+        turned = u.turned(self.hidden[u].leaf, [self.p.state(n).leaf for n in u.states])
+        return rename(turned[u.states.index(name)], dict(zip(own.axes, axes, strict=True)))
+
+    def _after(self, x: Node) -> Node:
+        """A state after the step, of which x is the update."""
+        same = self.turned[x]
+        name = self.names[same]
+        u, s = self.unit[name], self.p.state(name)
+        turned = u.turned(u.then(self.hidden[u].leaf), [self.update(n) for n in u.states])
+        found = expand(turned[u.states.index(name)], s.axes)
+        for axes in permutations(x.axes):
+            if [dim_of(a) for a in axes] == [dim_of(a) for a in same.axes]:
+                mapping = dict(zip(same.axes, axes, strict=True))
+                if rename(same, mapping) is x:
+                    return rename(found, mapping)
+        raise AssertionError(name)
+
+
+def _reads(x: Node) -> bool:
+    return any(kind == "state" for kind, _ in leaf_names(x))
+
+
+def _holds(x: Node) -> bool:
+    """Does x hold a state as a whole?"""
+    if x.op == "leaf":
+        return x.attrs[0] == "state" and len(x.axes) > 1
+    return x.op in ("add", "mul", "expand") and any(map(_holds, x.args))
+
+
+def _fresh(wanted: str, taken: set[str]) -> str:
+    name, n = wanted, 2
+    while name in taken:
+        name, n = f"{wanted}{n}", n + 1
+    taken.add(name)
+    return name
