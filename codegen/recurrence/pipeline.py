@@ -40,7 +40,7 @@ from .step.column_maps import ColumnMaps, segment_maps
 from .step.decays import with_decays
 from .step.elementwise import Scans, entrywise, scans
 from .step.entries import EntryMaps
-from .step.frames import Frame, moving_frame
+from .step.frames import Frame, ends_program, moving_frame
 from .step.lossless import lossless_terms
 from .step.lower import lower
 from .step.scaled_quotients import scaled_quotients
@@ -188,6 +188,8 @@ def _gates_of_plans(k: Known) -> Iterator[GateResult]:
 def _gates_of_frame(k: Known) -> Iterator[GateResult]:
     if k.frame is not None:
         yield gate_frame(k.step, k.frame)
+        yield gate_adjoint(adjoint(k.frame.step))
+        yield gate_adjoint(adjoint(ends_program(k.frame)))
 
 
 def _gates_of_strata(k: Known) -> Iterator[GateResult]:
@@ -385,9 +387,7 @@ def _framed(k: Known, gates: tuple[GateResult, ...]) -> Compiled:
     """Of a step in a frame; segments of a sequence on several processes are joined by the step's own maps."""
     if k.entries is not None and k.prove:
         gates = (*gates, gate_segment_maps(k.step, k.entries))
-    return Compiled(
-        k.spec, k.step, k.adjoint, "strata", gates=gates, entries=k.entries, strata=k.parts, frame=k.frame
-    )
+    return Compiled(k.spec, k.step, k.adjoint, "strata", gates=gates, entries=k.entries, strata=k.parts, frame=k.frame)
 
 
 def _where(step: StepProgram, backwards: Adjoint, why: NotAffine) -> Any:

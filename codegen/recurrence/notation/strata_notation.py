@@ -7,9 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from ...ir.expr import Node, add, fn, leaf, mul
+from ...ir.expr import replace as replaced
 from ...ir.notation import Notation
 from ..chunkwise.compiled import Compiled, Part
 from ..step.elementwise import Entry, entrywise
+from ..step.frames import Frame
 from .chunk_notation import chunk_sections
 from .chunk_symbols import Symbols
 from .form_notation import form_formulas
@@ -64,6 +66,22 @@ def strata_sections(c: Compiled) -> Iterator[Section]:
         yield Section(title, (sentence(f"{states}: {FAMILIES[own.family]}."), *_taken(c, part)))
         for section in family_sections(own):
             yield replace(section, title=f"{title}: {section.title[0].lower()}{section.title[1:]}")
+    if c.frame is not None:
+        yield _last_states(c, c.frame)
+
+
+def _last_states(c: Compiled, frame: Frame) -> Section:
+    """The last states as the step has them, of those in the frame."""
+    names = stateless_names(frame.step)
+    after = {s.leaf: leaf("next", s.name, s.axes) for s in frame.step.states}
+    said = (
+        "Strata have the states in a frame that moves with them. The last ones (left) are made of those there (right)."
+    )
+    lines = [sentence(said)]
+    for n in frame.moved:
+        left = leaf("next", n, frame.step.state(n).axes)
+        lines.append(formula(c, partial(_equal, left=left, right=replaced(frame.ends[n], after)), names))
+    return Section("Last states", tuple(lines))
 
 
 def _taken(c: Compiled, part: Part) -> Iterator[Formula]:

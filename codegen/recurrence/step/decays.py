@@ -26,7 +26,7 @@ def with_decays(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
         rewriting.term(update)
     if not rewriting.made:
         return step, {}
-    table = whatever_axes(rewriting.terms, [*step.updates.values(), *step.outputs.values()])
+    table = _whatever_axes(rewriting.terms, [*step.updates.values(), *step.outputs.values()])
     updates = {n: replace(x, table) for n, x in step.updates.items()}
     outputs = {n: replace(x, table) for n, x in step.outputs.items()}
     left = set(walk(*updates.values(), *outputs.values()))
@@ -230,7 +230,7 @@ def exponential(log: Node) -> Node:
     return fn("sigmoid", log.args[0]) if logs == [log] and log.attrs[0] == "logsigmoid" else fn("exp", log)
 
 
-def whatever_axes(table: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
+def _whatever_axes(table: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
     """The table, also for the same terms under other names of their axes."""
     out = dict(table)
     for x in walk(*roots):

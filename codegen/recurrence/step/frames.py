@@ -31,9 +31,11 @@ from ...ir.expr import (
     rename,
     terms_of,
 )
-from ...ir.step_program import StateVar, StepProgram
-from .decays import whatever_axes
+from ...ir.expr import replace as replaced
+from ...ir.step_program import StateVar, StepProgram, Var
 from .entries import groups_of
+
+TURNED = "turned_"  # a state after the last step, as the step has it
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,17 @@ def moving_frame(p: StepProgram) -> Frame | None:
     """The step in a frame that moves with its states; None where no state has a unit."""
     found = _found(p)
     return _Moved(p, *found).frame() if found[0] else None
+
+
+def ends_program(frame: Frame) -> StepProgram:
+    """The last states as the step has them, of those in the frame, as a program of its own."""
+    p = frame.step
+    states = [s for s in p.states if s.name in (*frame.hidden, *frame.moved)]
+    inputs: dict[Node, Node] = {s.leaf: leaf("input", s.name, s.axes) for s in states}
+    outputs = {f"{TURNED}{n}": replaced(frame.ends[n], inputs) for n in frame.moved}
+    axes = {f"{TURNED}{n}": p.state(n).axes for n in frame.moved}
+    variables = tuple(Var(s.name, "input", s.axes) for s in states)
+    return StepProgram(f"{p.name}_ends", p.dims, variables, (), {}, outputs, output_axes=axes)
 
 
 @dataclass(frozen=True)
@@ -137,10 +150,6 @@ class _Moved:
         self.hidden = {u: u.hidden(_fresh(f"{u.states[0]}_{u.word}", taken)) for u in units}
         self.updates: dict[str, Node] = {}
         self.memo: dict[Node, Node] = {}
-        whole = [*p.updates.values(), *p.outputs.values()]
-        turned = {x: n for n, x in p.updates.items() if n in self.unit and x.op != "leaf"}
-        self.turned = whatever_axes({x: x for x in turned}, whole)
-        self.names = turned
 
     def frame(self) -> Frame:
         p = self.p
@@ -184,8 +193,10 @@ class _Moved:
             return x
         if x.op == "leaf":
             return self._state(x.attrs[1], x.attrs[2])
-        if x in self.turned:
-            return self._after(x)
+        for n in self.unit:
+            mapping = _renaming(self.p.updates[n], x)
+            if mapping is not None:
+                return rename(self._after(n), mapping)
         args = [self(a) for a in x.args]
         if x.op == "mul":
             sums = [a for a in args if a.op == "add" and any(map(_holds, a.args))]
@@ -203,19 +214,24 @@ class _Moved:
         turned = u.turned(self.hidden[u].leaf, [self.p.state(n).leaf for n in u.states])
         return rename(turned[u.states.index(name)], dict(zip(own.axes, axes, strict=True)))
 
-    def _after(self, x: Node) -> Node:
-        """A state after the step, of which x is the update."""
-        same = self.turned[x]
-        name = self.names[same]
-        u, s = self.unit[name], self.p.state(name)
+    def _after(self, name: str) -> Node:
+        """A state after the step."""
+        u = self.unit[name]
         turned = u.turned(u.then(self.hidden[u].leaf), [self.update(n) for n in u.states])
-        found = expand(turned[u.states.index(name)], s.axes)
-        for axes in permutations(x.axes):
-            if [dim_of(a) for a in axes] == [dim_of(a) for a in same.axes]:
-                mapping = dict(zip(same.axes, axes, strict=True))
-                if rename(same, mapping) is x:
-                    return rename(found, mapping)
-        raise AssertionError(name)
+        return expand(turned[u.states.index(name)], self.p.state(name).axes)
+
+
+def _renaming(x: Node, other: Node) -> dict[str, str] | None:
+    """What renames x's axes so that it is the other node; None where nothing does."""
+    if x is other:
+        return {}
+    if x.op != other.op or len(x.axes) < 2 or sorted(map(dim_of, x.axes)) != sorted(map(dim_of, other.axes)):
+        return None
+    for axes in permutations(other.axes):
+        mapping = dict(zip(x.axes, axes, strict=True))
+        if all(dim_of(a) == dim_of(b) for a, b in mapping.items()) and rename(x, mapping) is other:
+            return mapping
+    return None
 
 
 def _reads(x: Node) -> bool:

@@ -4,35 +4,23 @@ and their gradients back."""
 from __future__ import annotations
 
 from ...ir.code import Code, Literal
-from ...ir.expr import Node, leaf, replace
+from ...ir.expr import Node, fn
 from ...ir.launch_ir import Body, Function, If, Return, Set, Statement, Update, item, ref, takes
 from ...ir.python_code import Constant, Spread, dictionary, made_by, method, said, several
-from ...ir.step_program import StepProgram, Var
+from ...ir.step_program import StepProgram
 from ...printing.expressions import NodePrinter, Torch
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import adjoint, gradient_name
-from ..step.frames import Frame
+from ..step.frames import TURNED, Frame, ends_program
 from ..stepwise.names import Names, printed
 
 MODULES = {"chunkform.runtime.op.frames": "last_unit like_state none_of"}
-TURNED = "turned_"  # a state after the last step, as the step has it
 KEPT = 0  # what is kept of the last states, beside what strata keep
-
-
-def ends_program(c: Compiled) -> StepProgram:
-    """The last states as the step has them, of those in the frame, as a program of its own."""
-    frame = _frame(c)
-    states = [s for s in frame.step.states if s.name in (*frame.hidden, *frame.moved)]
-    inputs: dict[Node, Node] = {s.leaf: leaf("input", s.name, s.axes) for s in states}
-    outputs = {f"{TURNED}{n}": replace(frame.ends[n], inputs) for n in frame.moved}
-    axes = {f"{TURNED}{n}": frame.step.state(n).axes for n in frame.moved}
-    variables = tuple(Var(s.name, "input", s.axes) for s in states)
-    return StepProgram(f"{c.name}_ends", c.step.dims, variables, (), {}, outputs, output_axes=axes)
 
 
 def turning_functions(c: Compiled, backend: str) -> list[Function]:
     """The two functions that turn last states, and their gradients back."""
-    ends = ends_program(c)
+    ends = ends_program(_frame(c))
     return [_turned(c, ends, backend), _turned_back(c, ends, backend)]
 
 
@@ -47,9 +35,7 @@ def finished(c: Compiled, backend: str, keeps: Body) -> Body:
     packed = Literal(None) if backend == "torch" else ref("packed")
     units = []
     for name in frame.hidden:
-        s = frame.step.state(name)
-        first = 0.0 if s.initial is None else float(s.initial.attrs[0])
-        units.append((name, made_by("last_unit", item("given", _handed(c, name)), packed, first)))
+        units.append((name, _last_unit(c, name, packed)))
     return (
         Update("lasts", dictionary(units)),
         Set(("ends",), dictionary([(n, item("lasts", n)) for n in (*frame.hidden, *frame.moved)])),
@@ -69,10 +55,20 @@ def _frame(c: Compiled) -> Frame:
     return c.frame
 
 
-def _handed(c: Compiled, name: str) -> str:
-    """The name by which the product of units up to each step is handed on."""
-    after = _frame(c).step.updates[name]
-    return next(x for p in c.strata for x in p.hands if p.compiled.step.outputs[x] is after)
+def _last_unit(c: Compiled, name: str, packed: Code) -> Code:
+    """The product of all units of a sequence, of what is handed on of it at each step: of an angle less whole turns."""
+    step = _frame(c).step
+    s, after = step.state(name), step.updates[name]
+    handed = {p.compiled.step.outputs[x]: x for p in c.strata for x in p.hands}
+    first = 0.0 if s.initial is None else float(s.initial.attrs[0])
+    if after in handed:
+        return made_by("last_unit", item("given", handed[after]), packed, first)
+    found = [handed.get(fn(f, after)) for f in ("sin", "cos")]
+    if None in found:
+        return item("lasts", name)
+    return made_by(
+        "torch.atan2", *(made_by("last_unit", item("given", x), packed, n) for n, x in enumerate(found) if x)
+    )
 
 
 def _and_hidden(c: Compiled, table: str) -> Code:

@@ -105,7 +105,9 @@ def _forward(c: Compiled, backend: str, features: list[tuple[str, ...]]) -> Func
         body.append(keeps if torch else If(recording, (keeps,)))
     if c.frame is not None:
         keeps = Update("saved", made_by("kept", KEPT, "ends"))
-        body += finished(c, backend, (keeps,)) if torch else [If(finals, finished(c, backend, (If(recording, (keeps,)),)))]
+        body += (
+            finished(c, backend, (keeps,)) if torch else [If(finals, finished(c, backend, (If(recording, (keeps,)),)))]
+        )
     body.append(Return(row(*map(ref, ("outputs", "lasts", "saved")))))
     more: dict[str, Code] = {} if torch else {"needs_backward": TRUE, "finals": TRUE}
     return _of_pass(

@@ -328,7 +328,7 @@ def value_strength_matrix() -> Recurrence:
     return r
 
 
-@form("segment-parallel")
+@form("strata")
 def rotation_matrix() -> Recurrence:
     r, d, e, (q, k), v, S = base("rotation_matrix")
     I, th, a = r.state("I", d, e), r.inputs("th", d), r.decay("a")

@@ -48,7 +48,10 @@ from chunkform.spec.language import (
 
 LITERATURE = read_all()
 OTHER_FAMILIES = {r.name: "segment-parallel" for r in read(SPECS / "entries.py")}  # see test_signs.py
+OTHER_FAMILIES |= {r.name: "strata" for r in read(SPECS / "frames.py")}
 OTHER_FAMILIES |= {
+    "gateloop": "strata",
+    "mamba3_complex": "strata",
     "log_space": "scan",
     "mlstm_stabilised": "strata",
     "gated_by_a_state": "strata",

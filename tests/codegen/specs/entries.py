@@ -48,6 +48,18 @@ r.update(S1, a * (c * S1.prev - s * S2.prev) + B1 * x.T)
 r.update(S2, a * (s * S1.prev + c * S2.prev) + B2 * x.T)
 r.output("y", S1.next.T * C1 + S2.next.T * C2)
 
+turned_entries = r = Recurrence("turned_entries")  # an angle for every entry
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+th = r.inputs("th", d, e)
+a = r.decay("a", d)
+S1 = r.state("S1", d, e)
+S2 = r.state("S2", d, e)
+r.update(S1, diag(a) * (hadamard(cos(th), S1.prev) - hadamard(sin(th), S2.prev)) + k * v.T)
+r.update(S2, diag(a) * (hadamard(sin(th), S1.prev) + hadamard(cos(th), S2.prev)))
+r.output("o", S1.next.T * q)
+
 mamba1 = r = Recurrence("mamba1")
 c, n = r.dims("c n")
 x, dt = r.inputs("x dt", c)

@@ -117,7 +117,7 @@ FAMILIES = {
     "segment-parallel: signs": signed_channels,
     "chunk-parallel: both axes": both_axes,
     "segment-parallel: entries": entry_decays,
-    "segment-parallel: rotation": rotation,
+    "strata: rotation": rotation,
     "segment-parallel: rank m": rank_m,
     "segment-parallel: columns": corrected,
     "scan": scan,
@@ -298,7 +298,7 @@ def name_of(row: Row) -> str:
     return ", ".join(str(x).removeprefix("torch.") for x in row.values())
 
 
-SHOWN = ("segment-parallel: rotation", "segment-parallel: rank m", "strengths", "kinds", "turned")  # in every run
+SHOWN = ("strata: rotation", "segment-parallel: rank m", "strengths", "kinds", "turned")  # in every run
 
 
 def marked(row: Row) -> Any:

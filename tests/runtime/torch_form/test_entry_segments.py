@@ -20,7 +20,11 @@ SIZES = {"d": 4, "e": 3}
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("specs/entries.py", "gateloop"), ("recurrence/step/specs/column_maps.py", "rotated_corrected")],
+    [
+        ("specs/entries.py", "gateloop"),
+        ("specs/entries.py", "turned_entries"),
+        ("recurrence/step/specs/column_maps.py", "rotated_corrected"),
+    ],
 )
 def test_states_and_gradients_that_enter_segments(file: str, name: str) -> None:
     """Whose entries are multiplied, and whose columns go through matrices, of a transposed state too."""
