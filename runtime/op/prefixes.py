@@ -86,6 +86,16 @@ def with_prefixes(
         rounds = _packed(name, op, tensors, given, starts, int(leading.shape[1]), every)  # type: ignore[union-attr]
     own = {n: rounds.taken(tensors[n]) for n in timed}
     states: list[Any] = [*listed(first)] or [None] * len(signature.states)
+    if isinstance(rounds, _Packed) and 0 in rounds.lengths and any(x is None for x in states):
+        nothing = {n: x[:, :0] for n, x in own.items()}
+        *_, begun = op(
+            **{**tensors, **nothing},
+            initial_state=first,
+            output_final_state=True,
+            cu_seqlens=torch.zeros_like(starts),
+            **given,
+        )
+        states = listed(begun)  # what the spec begins with is what a sequence without steps ends in
     parts: list[list[Tensor]] = []
     kept: list[tuple[Tensor, ...]] = []
     places: list[tuple[int, int]] = []
@@ -119,7 +129,7 @@ def with_prefixes(
 
 def _with(before: Tensor | None, after: Tensor, live: list[int], count: int) -> Tensor:
     """The states of all sequences, where some have gone on."""
-    all_of_it = after.new_zeros((count, *after.shape[1:])) if before is None else before.to(after.dtype)
+    all_of_it = after.new_empty((count, *after.shape[1:])) if before is None else before.to(after.dtype)
     return all_of_it.index_copy(0, torch.tensor(live, device=after.device), after)
 
 

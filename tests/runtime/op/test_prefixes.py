@@ -59,6 +59,16 @@ def test_packed_sequences_have_theirs(lengths, resumed):
         assert torch.allclose(prefixes.state(sequence, steps), state, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["sherman_morrison", "running_maximum"])
+def test_a_sequence_without_steps_ends_in_the_state_that_the_spec_begins_with(name):
+    tensors, constants = arguments(name, 1, 20, H, SIZES)
+    starts = torch.tensor([0, 0, 11, 11, 20])
+    *_, last, prefixes = op(name).prefixes(**tensors, **constants, cu_seqlens=starts, every=8)
+    *_, final = op(name)(**tensors, **constants, cu_seqlens=starts, output_final_state=True)
+    assert close(last, final) and any(x[0].any() for x in listed(final))
+    assert prefixes.places == ((1, 8), (3, 8))
+
+
 def test_they_have_gradients_and_another_dtype():
     tensors, _ = arguments("lightning_attention", 1, 20, H, SIZES)
     k = tensors["k"].requires_grad_()
