@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from chunkform.errors import ChunkformError, LoadError, page_of
+from chunkform.spec.language.branches import looked_at
 from chunkform.spec.language.claims import Claim, Document, Setting
 from chunkform.spec.language.declaration import Declaration
-from chunkform.spec.language.load import declared, executed, near_name
+from chunkform.spec.language.load import declared, executed
+from chunkform.spec.language.said_by_python import near_name
 from chunkform.spec.language.source import Source
 from chunkform.spec.language.statements import Unreadable
 
@@ -46,7 +48,7 @@ def _line(claim: Claim, path: str) -> int:
 
 def run(module: object, file: Path, unstated: list[Claim]) -> None:
     """Execute a file statement by statement, so that one which states a claim may fail alone."""
-    tree = ast.parse(file.read_bytes(), str(file))
+    tree = looked_at(ast.parse(file.read_bytes(), str(file)))
     module.__doc__ = ast.get_docstring(tree)
     flags = 0
     for statement in tree.body:

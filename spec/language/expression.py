@@ -8,17 +8,15 @@ entry of a vector.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Union
 
 import sympy
 
-from chunkform.errors import AttributeError_, DimensionError, SpecError
+from chunkform.errors import DimensionError, SpecError
 
 from . import formula as formulas
-from .foreign import Named, check_function, foreign, of_another_step, of_numpy, of_torch
-from .methods_of_tensors import METHODS
+from .foreign import Named, WithoutValue, check_function, foreign, got
 from .source import Source, caller, wrote
 
 
@@ -104,7 +102,7 @@ class Contraction(Named):
         return latex(self.matrix)
 
 
-class Matrix:
+class Matrix(WithoutValue):
     """A matrix- or vector-valued term. `op` says how it is made of `args`; `rows` and `cols` are its dims. `owner`: what declares
     it, of a named quantity."""
 
@@ -134,16 +132,16 @@ class Matrix:
         )
 
     def __lt__(self, other: Any) -> bool:
-        return self._sorts() < other._sorts()
+        return self._sorts(other) < other._sorts(self)
 
     def __gt__(self, other: Any) -> bool:
-        return self._sorts() > other._sorts()
+        return self._sorts(other) > other._sorts(self)
 
     __le__, __ge__ = __lt__, __gt__
 
-    def _sorts(self) -> tuple[str, int]:
+    def _sorts(self, other: object) -> tuple[str, int]:
         """By what SymPy sorts the terms of a sum; a spec's own comparison, as that of max(a, b), would pick one whole term."""
-        if wrote(2):
+        if wrote(2) or not isinstance(other, Matrix):
             raise SpecError(
                 f"{text(self)} is compared: write Max(a, b), Min, relu or absolute, of chunkform.spec.language, which act "
                 "on each entry",
@@ -197,8 +195,11 @@ class Matrix:
     def __abs__(self) -> Matrix:
         return apply(sympy.Abs, self)
 
+    def __pos__(self) -> Matrix:
+        return self
+
     def __sub__(self, other: Any) -> Any:
-        return self + (-other)
+        return foreign(self, other) if scalar_of(other) is None and not isinstance(other, Matrix) else self + (-other)
 
     def __rsub__(self, other: object) -> Any:
         return (-self) + other
@@ -213,7 +214,17 @@ class Matrix:
         value = scalar_of(other)
         return foreign(self, other) if value is None else scale(value, self)
 
-    __matmul__ = __mul__
+    def __matmul__(self, other: object) -> object:
+        return matmul(self, other) if isinstance(other, Matrix) else self._no_scalar(other)
+
+    def _no_scalar(self, other: object) -> object:
+        if scalar_of(other) is None:
+            return foreign(self, other)
+        raise DimensionError(
+            f"@ multiplies vectors and matrices, got {shape_text(self)} and the scalar {other}: write *", caller()
+        )
+
+    __rmatmul__ = _no_scalar
 
     def __truediv__(self, other: object) -> Any:
         if isinstance(other, Matrix):
@@ -240,15 +251,15 @@ class Matrix:
             )
             raise DimensionError(f"can't divide by {shape_text(self)}: a matrix has no inverse here; {hint}", caller())
 
-    def __pow__(self, exponent: object) -> Matrix:
-        power = scalar_of(exponent)
+    def __pow__(self, exponent: object, modulo: object = None) -> Matrix:
+        power = None if modulo is not None else scalar_of(exponent)
         if power is None or not power.is_number:
             hint = ""
             if self.is_vector and power is not None:
                 hint = f"; for a power of each entry write `exp({exponent} * log({self}))`"
             elif self.is_vector and isinstance(exponent, Matrix) and exponent.shape == self.shape:
                 hint = f"; for a power of each entry write `exp(hadamard({exponent}, log({self})))`"
-            raise SpecError(f"the exponent of {self} must be a number, got {exponent!r}{hint}", caller())
+            raise SpecError(f"the exponent of {self} must be a number, got {got(exponent)}{hint}", caller())
         if not self.is_vector:
             raise SpecError(
                 f"** acts on each entry of a vector; {shape_text(self)} is a matrix: write a product of matrices with *, "
@@ -265,63 +276,12 @@ class Matrix:
             )
         return apply(lambda x: number**x, self)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name not in METHODS:
-            raise AttributeError(f"a term of a spec has no {name!r}")
-        raise AttributeError_(f"{self} is a term of a spec, which has no {name!r}: {METHODS[name]}", caller())
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise SpecError(
-            f"{self} has no entries in a spec: write it with dot, total, hadamard, diag, and products", caller()
-        )
-
-    def __call__(self, *steps: object) -> NoReturn:
-        of_another_step(self)
-
-    def __len__(self) -> NoReturn:
-        dims = " x ".join(str(x) for x in self.shape if x is not ONE)
-        raise SpecError(f"{self} is one term over {dims}: the size of a dim is r.size(d), where r declares d", caller())
-
-    def _no_operator(self, *_: object) -> NoReturn:
-        raise SpecError(
-            f"{self} is a term of real numbers: of Python's operators a spec has + - * / ** and unary -, with functions of "
-            "chunkform.spec.language for the rest",
-            caller(),
-        )
-
-    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = (
-        _no_operator
-    )
-    __invert__ = __round__ = _no_operator
-
-    def __iter__(self) -> NoReturn:
-        raise SpecError(
-            f"{self} is one term over {self.rows} x {self.cols}: it can't be unpacked or looped over", caller()
-        )
-
-    def __array_ufunc__(self, ufunc: Callable[..., object], method: str, *given: object, **options: object) -> object:
-        return of_numpy(self, ufunc.__name__, *given)
-
-    @classmethod
-    def __torch_function__(cls, function: object, *_: object) -> NoReturn:
-        of_torch(function)
-
     def _sympy_(self) -> NoReturn:
         raise NotAScalar(
             f"{shape_text(self)} isn't a scalar, so SymPy's functions can't be applied to it: use those of "
             "chunkform.spec.language, Max and Min among them, which act on each entry",
             caller(),
         )
-
-    def __float__(self) -> float:
-        raise SpecError(
-            f"{self} has no value: use the functions of chunkform.spec.language, not those of math", caller()
-        )
-
-    __int__ = __float__
-
-    def __bool__(self) -> bool:
-        raise SpecError(f"{self} has no truth value: a spec is symbolic", caller())
 
     def __str__(self) -> str:
         return text(self)
@@ -332,8 +292,8 @@ class Matrix:
 def scalar_of(value: object) -> sympy.Expr | None:
     """`value` as a SymPy scalar, or None when it isn't one."""
     if isinstance(value, sympy.Expr):
-        return value
-    if isinstance(value, numbers.Number):
+        return None if value.is_Matrix else value
+    if isinstance(value, numbers.Number) and not isinstance(value, bool):
         return sympy.nsimplify(value, rational=True) if isinstance(value, float) else sympy.sympify(value)
     return None
 
@@ -388,8 +348,7 @@ def column(a: object, user: str) -> Matrix:
         raise DimensionError(f"{user} takes a vector, got the matrix {shape_text(a)}", caller())
     if scalar_of(a) is not None:
         raise DimensionError(f"{user} takes a vector, got the scalar {a}", caller())
-    hint = f": write {a}.prev or {a}.next" if hasattr(a, "prev") else ""
-    raise DimensionError(f"{user} takes a vector, got {a}{hint}", caller())
+    raise DimensionError(f"{user} takes a vector, got {got(a)}", caller())
 
 
 def hadamard(a: Any, b: Any, *more: Any) -> Any:
@@ -400,7 +359,8 @@ def hadamard(a: Any, b: Any, *more: Any) -> Any:
         return formulas.hadamard(a, b)
     for m in (a, b):
         if not isinstance(m, Matrix):
-            raise DimensionError(f"hadamard takes two vectors or matrices, got the scalar {m}: use *", caller())
+            what = got(m) if scalar_of(m) is None else f"the scalar {m}: use *"
+            raise DimensionError(f"hadamard takes two vectors or matrices, got {what}", caller())
     if a.shape != b.shape:
         hint = _scaled(a, b) or _scaled(b, a)
         raise DimensionError(
@@ -468,11 +428,13 @@ def apply(function: Any, *args: Matrix) -> Matrix:
     check_function(function, args)
     for m in args:
         if not isinstance(m, Matrix) or m.shape != args[0].shape:
-            raise DimensionError(f"apply takes vectors of one shape, got {', '.join(str(x) for x in args)}", caller())
+            shown = ", ".join(str(x) if isinstance(x, Matrix) or scalar_of(x) is not None else got(x) for x in args)
+            raise DimensionError(f"apply takes vectors of one shape, got {shown}", caller())
     slots = tuple(sympy.Symbol(f"x{i}_", real=True) for i in range(len(args)))
-    body = scalar_of(function(*slots))
+    made = function(*slots)
+    body = scalar_of(made)
     if body is None:
-        raise SpecError("the function given to apply must return a SymPy expression", caller())
+        raise SpecError(f"the function given to apply must return a SymPy expression, got {got(made)}", caller())
     return Matrix("map", (body, *args), args[0].rows, args[0].cols)
 
 

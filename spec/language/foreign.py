@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 
 import sympy
 
-from chunkform.errors import DimensionError, SpecError
+from chunkform.errors import AttributeError_, DimensionError, SpecError
 
+from .methods_of_tensors import METHODS
 from .source import caller, wrote
 
 
@@ -63,20 +64,97 @@ class Named(sympy.Symbol):
         return super().__float__()
 
 
+class WithoutValue:
+    """What Python, numpy and torch would do with a vector or matrix, and a spec doesn't."""
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[object, object]:
+        """The dims of rows and columns."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in METHODS:
+            raise AttributeError(f"a term of a spec has no {name!r}")
+        raise AttributeError_(f"{self} is a term of a spec, which has no {name!r}: {METHODS[name]}", caller())
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise SpecError(
+            f"{self} has no entries in a spec: write it with dot, total, hadamard, diag, and products", caller()
+        )
+
+    def __call__(self, *steps: object) -> NoReturn:
+        of_another_step(self)
+
+    def __len__(self) -> NoReturn:
+        dims = " x ".join(str(x) for x in self.shape if str(x) != "1")
+        raise SpecError(f"{self} is one term over {dims}: the size of a dim is r.size(d), where r declares d", caller())
+
+    def _no_operator(self, *_: object) -> NoReturn:
+        raise SpecError(
+            f"{self} is a term of real numbers: of Python's operators a spec has + - * / ** and unary -, with functions of "
+            "chunkform.spec.language for the rest",
+            caller(),
+        )
+
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __divmod__ = __rdivmod__ = _no_operator
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = (
+        _no_operator
+    )
+    __invert__ = __round__ = _no_operator
+
+    def __iter__(self) -> NoReturn:
+        raise SpecError(
+            f"{self} is one term over {self.shape[0]} x {self.shape[1]}: it can't be unpacked or looped over", caller()
+        )
+
+    def __array_ufunc__(self, ufunc: Callable[..., object], method: str, *given: object, **options: object) -> object:
+        return of_numpy(self, ufunc.__name__, *given)
+
+    @classmethod
+    def __torch_function__(cls, function: object, *_: object) -> NoReturn:
+        of_torch(function)
+
+    def __float__(self) -> float:
+        raise SpecError(
+            f"{self} has no value: use the functions of chunkform.spec.language, not those of math", caller()
+        )
+
+    __int__ = __float__
+
+    def __bool__(self) -> bool:
+        raise SpecError(f"{self} has no truth value: a spec is symbolic", caller())
+
+
 def foreign(m: object, other: object) -> Any:
     """The result of an operator on something that isn't a term: what is ours may answer for itself, the rest is refused."""
     if _ours(other):
         return NotImplemented
     raise SpecError(
-        f"can't combine {m} with {str(other)[:60]!r}, a {type(other).__name__}: a spec has symbols, numbers, and the "
-        f"functions of chunkform.spec.language{together(other)}",
+        f"can't combine {m} with {got(other)}: a spec has symbols, numbers, and the functions of chunkform.spec.language",
         caller(),
     )
 
 
+def got(x: object) -> str:
+    """What was given where a term is needed, in one line, and what to write instead where that is known."""
+    if name := called(x):
+        return f"the function {name}: write {name}(..)"
+    if hasattr(x, "prev"):
+        return f"the state {x}: write {x}.prev or {x}.next"
+    if _ours(x) and type(x).__name__ == "Dim":
+        return f"the dim {x}: its size is r.size({x}), where r declares it"
+    if x is None:
+        return "None, which is what r.update and r.output give back"
+    shown = " ".join(repr(x).split())
+    kind = "" if _ours(x) or isinstance(x, sympy.Expr | str) else f", a {type(x).__name__}"
+    return f"{shown[:60] + '..' * (len(shown) > 60)}{kind}{together(x)}"
+
+
 def together(x: object) -> str:
     """What to do with quantities that were declared in one line, where one is needed."""
-    if not isinstance(x, tuple | list) or not x or not all(map(_ours, x)):
+    if not isinstance(x, tuple) or not x or not all(map(_ours, x)):
         return ""
     return f"; {', '.join(map(str, x))} were declared together: give each a name, as in `a, b = ...`"
 
@@ -129,12 +207,12 @@ def of_numpy(own: object, name: str, *given: object) -> object:
     if name in _OPERATORS and len(single) == 2:
         mine = 0 if single[0] is own else 1
         return getattr(own, f"__{'r' * mine}{_OPERATORS[name]}__")(single[1 - mine])
-    raise SpecError(f"numpy's {name} takes numbers, and a spec is symbolic: use {_own(name)}", caller())
+    raise SpecError(f"numpy's {name} takes numbers, and a spec is symbolic: use {instead_of(name)}", caller())
 
 
 def of_torch(function: object) -> NoReturn:
     name = getattr(function, "__name__", str(function)).strip("_")
-    raise SpecError(f"torch's {name} takes tensors, and a spec is symbolic: use {_own(name)}", caller())
+    raise SpecError(f"torch's {name} takes tensors, and a spec is symbolic: use {instead_of(name)}", caller())
 
 
 _OWN = "exp log sqrt sin cos tanh erf sigmoid logsigmoid softplus relu silu softmax norm normalize".split()
@@ -150,7 +228,7 @@ _OTHERS |= {
 }
 
 
-def _own(name: str) -> str:
+def instead_of(name: str) -> str:
     """What the language has in the place of a function of another library."""
     if name in ("matmul", "outer"):
         return f"{_OTHERS[name]}"

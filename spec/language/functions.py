@@ -9,7 +9,8 @@ import sympy
 
 from chunkform.errors import DimensionError, SpecError
 
-from .expression import Dim, Matrix, Term, apply, column, scalar_of, shape_text, total
+from .expression import Matrix, Term, apply, column, scalar_of, shape_text, total
+from .foreign import got
 from .formula import Formula, entrywise
 from .source import caller
 
@@ -67,9 +68,7 @@ def _entrywise(function: Any, name: str = "") -> Any:
             return apply(function, x)
         value = scalar_of(x)
         if value is None:
-            hint = f": write {x}.prev or {x}.next" if hasattr(x, "prev") else ""
-            hint = f": its size is r.size({x}), where r declares it" if isinstance(x, Dim) else hint
-            raise SpecError(f"a function takes a term of the spec, got {x!r}{hint}", caller())
+            raise SpecError(f"{name} takes a term of the spec, got {got(x)}", caller())
         return function(value)
 
     call.__doc__ = f"{name} of a scalar, or of each entry of a vector."
@@ -97,7 +96,8 @@ def _of_several(function: Callable[..., sympy.Expr]) -> Callable[..., Term]:
     def call(*terms: object) -> Term:
         found = [x if isinstance(x, Matrix) else scalar_of(x) for x in terms]
         if len(found) < 2 or any(x is None for x in found):
-            raise SpecError(f"{name} takes two terms of the spec or more, got {', '.join(map(str, terms))}", caller())
+            shown = ", ".join(got(x) if y is None else str(x) for x, y in zip(terms, found, strict=True)) or "nothing"
+            raise SpecError(f"{name} takes two terms of the spec or more, got {shown}", caller())
         entries = [x for x in found if isinstance(x, Matrix)]
         if not entries:
             return function(*found)

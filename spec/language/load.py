@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.machinery
 import importlib.util
-import inspect
 import os
-import re
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -21,11 +20,12 @@ from chunkform.errors import ChunkformError, LoadError, nearest
 from chunkform.supervised import running
 
 from .alone import REPLACED, alone
+from .branches import looked_at, names
 from .declaration import Declaration
 from .kept import Kept
-from .methods_of_tensors import METHODS
 from .recurrence import Recurrence
 from .row_map import RowMap
+from .said_by_python import in_words, near_name
 from .source import Source
 
 CATALOGUE = Path(__file__).resolve().parent.parent
@@ -56,6 +56,7 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    vars(module).update(names())
     try:
         with running(file), alone(), _told_if_slow(file):
             kept = None if inside else Kept(REPLACED)
@@ -78,10 +79,12 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
         if isinstance(error, SyntaxError) and any(x in str(error) for x in ("null bytes", "utf-8", "UTF-8")):
             raise LoadError("isn't text that Python reads: a spec is a file of Python, in UTF-8", place) from error
         try:
-            told = f"{_told(error)}{_beside(error, own.parent) or _hint(error, str(place))}"
+            told = in_words(error, str(place)) or (
+                f"{type(error).__name__}: {_told(error)}{_beside(error, own.parent) or _hint(error)}"
+            )
         except Exception as why:  # of a class of the file's own
-            told = f"which can't be told, as its text ends in {type(why).__name__}"
-        raise LoadError(f"{type(error).__name__}: {told}", place) from error
+            told = f"{type(error).__name__}: which can't be told, as its text ends in {type(why).__name__}"
+        raise LoadError(told, place) from error
     return module
 
 
@@ -116,7 +119,11 @@ class _AsItIs(importlib.machinery.SourceFileLoader):
     """Runs a file's text, and no bytecode, which can't be told from that of another text of one length and one second."""
 
     def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
+        text = self.get_data(self.path)
+        try:
+            return self.source_to_code(looked_at(ast.parse(text, self.path)), self.path)
+        except RecursionError:  # terms nested too deep for Python's trees, and not for its compiler
+            return self.source_to_code(text, self.path)
 
 
 def _told(error: BaseException) -> str:
@@ -133,74 +140,12 @@ def _beside(error: BaseException, folder: Path) -> str:
     return f': a program applies the spec of a file beside its own by that name, p.apply("{name}", ..)'
 
 
-def _hint(error: BaseException, place: str) -> str:
-    """What to write instead, where Python's own message doesn't say it."""
+def _hint(error: BaseException) -> str:
+    """What to write instead, of a name."""
     near = near_name(error)
-    if near:
+    if near or not isinstance(error, NameError):
         return near
-    if isinstance(error, NameError):
-        return ": declare it with r.inputs, r.parameters, r.decay, ..., or import it from chunkform.spec.language"
-    if isinstance(error, TypeError) and (right := _call(str(error))):
-        return f": write {right}"
-    if isinstance(error, AttributeError) and error.name in sys.modules[__package__].__all__:
-        return f": {error.name} is of chunkform.spec.language"
-    if "truth value" in str(error):
-        return ": a spec has no branches; write Max, Min, relu or sigmoid"
-    for said, instead in _PYTHON.items():
-        if said in str(error) and any(x in str(error) for x in _SYMBOLS):
-            return f": {instead}"
-    if any(x in place for x in ("math.", "np.", "numpy.", "torch.")):
-        return ": a spec is symbolic; use the functions of chunkform.spec.language"
-    return ""
-
-
-def _call(said: str) -> str:
-    """How a function of the language, or a method of a declaration, is called, of which Python says that a call doesn't fit."""
-    language = sys.modules[__package__]
-    found = re.match(r"(?:(\w+)\.)?(\w+)\(\) (?:missing|takes|got)", said)
-    if found is None:
-        return ""
-    kind, name = found.groups()
-    kinds = {x.__name__: x for x in vars(language).values() if isinstance(x, type)}
-    owner = kinds.get(kind) if kind else language if name in language.__all__ else None
-    function = getattr(owner, name, None)
-    if function is None:
-        return ""
-    _, *more = parameters = [*inspect.signature(function).parameters.values()]
-    shown = [str(x.replace(annotation=x.empty)) for x in (more if kind else parameters) if not x.name.startswith("_")]
-    return f"{kind if name == '__init__' else f'r.{name}' if kind else name}({', '.join(shown)})"
-
-
-_SYMBOLS = ("Atom", "Contraction", "Matrix", "State", "Dim", "symbols", "expression", "'Mul'", "'Add'", "'Pow'")
-_PYTHON = {  # what Python or SymPy says of a term of a spec, and what to write
-    "has no len()": "a scalar has no length; the size of a dim is r.size(d), where r declares d",
-    "not subscriptable": "a scalar has no entries",
-    "not iterable": "a scalar has no entries to loop over",
-    "not supported between": "terms have no order; write Max, Min, relu or absolute",
-    "Cannot convert": "a term has no value in a spec; use the functions of chunkform.spec.language",
-    "unsupported operand": "of Python's operators a spec has + - * / ** and unary -",
-    "cannot be interpreted": "a term has no value in a spec; use the functions of chunkform.spec.language",
-    "Cannot round": "a term has no value in a spec; use the functions of chunkform.spec.language",
-    "bad operand": "of Python's operators a spec has + - * / ** and unary -",
-}
-
-
-def near_name(error: BaseException, beside: Iterable[str] = ()) -> str:
-    """What a name that a file doesn't know, or can't import, is spelt like: functions of the language, and names `beside` it."""
-    from . import formula
-
-    imported = re.match(r"cannot import name '(\w+)' from 'chunkform", str(error))
-    unknown = imported[1] if imported else getattr(error, "name", None) if isinstance(error, NameError) else None
-    if unknown is None:
-        return ""
-    language = sys.modules[__package__]
-    if unknown in language.__all__ and not imported and unknown not in beside:
-        return f": write `from {language.__name__} import {unknown}`"
-    if unknown in METHODS and len(unknown) > 2 and not imported and unknown not in beside:
-        return f": {METHODS[unknown]}"
-    public = [x for x, value in vars(formula).items() if callable(value) and not x.startswith("_")]
-    public = [x for x in public if x != unknown]
-    return nearest(unknown, [*(x for x in beside if not x.startswith("_")), *language.__all__, *public])
+    return ": declare it with r.inputs, r.parameters, r.decay, ..., or import it from chunkform.spec.language"
 
 
 def declared(module: object, where: str) -> list[Any]:

@@ -14,7 +14,9 @@ METHODS = {
     **dict.fromkeys(("add", "sub", "mul", "div", "pow", "neg"), "write it with + - * / **, and hadamard for entries"),
     **dict.fromkeys(("max", "maximum", "amax"), "write Max(a, b)"),
     **dict.fromkeys(("min", "minimum", "amin", "clamp", "clip"), "write Max(a, b) and Min(a, b)"),
-    **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "expand", "repeat"), "its dims say its shape"),
+    **dict.fromkeys(
+        ("view", "reshape", "unsqueeze", "squeeze", "expand", "repeat", "size", "ndim", "dim"), "its dims say its shape"
+    ),
     **dict.fromkeys(("cat", "concat", "stack"), "declare each part as a quantity of its own"),
     **dict.fromkeys(
         "to float double half bfloat16 numpy detach item".split(),

@@ -25,7 +25,7 @@ from .claiming import Claiming
 from .declaration import Declaration, Declared
 from .domain import Domain, check_begins, check_default, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, latex, ones, scalar_of, shape_text, total
-from .foreign import called, together
+from .foreign import got, together
 from .names import FUNCTION_NAMES, quantity_name, split_names
 from .source import Source, again, caller, wrote
 
@@ -369,9 +369,7 @@ class Recurrence(Claiming, Declaration):
     def _term(self, term: Any, what: str) -> Term:
         value = term if isinstance(term, Matrix) else scalar_of(term)
         if value is None:
-            hint = f": write {term}.prev or {term}.next" if isinstance(term, State) else together(term)
-            got = f"the function {name}: write {name}(..)" if (name := called(term)) else repr(term)
-            raise SpecError(f"{what} must be a term of the spec, got {got}{hint}", caller())
+            raise SpecError(f"{what} must be a term of the spec, got {got(term)}", caller())
         if wrote(2):
             for name, owner in owners(value):
                 if owner is not self.owner and name in self._names() | dict.fromkeys(self._moments()):
