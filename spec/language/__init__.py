@@ -4,6 +4,7 @@ It checks what a declaration alone shows. What needs a derivation is refused by 
 """
 
 from .attention import Attention, frequencies, rotate
+from .complex_parts import conj, imag, real
 from .declaration import Declaration
 from .expression import Dim, Matrix, apply, diag, dot, eye, hadamard, latex, ones, text, total
 from .functions import (
@@ -49,6 +50,7 @@ __all__ = [
     "apply",
     "catalogue",
     "cg",
+    "conj",
     "cos",
     "diag",
     "dot",
@@ -58,6 +60,7 @@ __all__ = [
     "find",
     "frequencies",
     "hadamard",
+    "imag",
     "latex",
     "load",
     "log",
@@ -66,6 +69,7 @@ __all__ = [
     "norm",
     "normalize",
     "ones",
+    "real",
     "relu",
     "rotate",
     "sherman_morrison",

@@ -88,7 +88,7 @@ class Contraction(Named):
     __slots__ = ("matrix",)
 
     def __new__(cls, matrix: Matrix) -> Contraction:
-        self = sympy.Symbol.__xnew__(cls, f"({matrix})", real=True)
+        self = sympy.Symbol.__xnew__(cls, f"({matrix})", real=None if matrix.imaginary else True)
         self.matrix = matrix
         return self
 
@@ -106,7 +106,7 @@ class Matrix(WithoutValue):
     """A matrix- or vector-valued term. `op` says how it is made of `args`; `rows` and `cols` are its dims. `owner`: what declares
     it, of a named quantity."""
 
-    __slots__ = ("_hash", "args", "cols", "op", "owner", "rows", "where")
+    __slots__ = ("_hash", "args", "cols", "imaginary", "op", "owner", "rows", "where")
     _op_priority = 100.0  # SymPy then leaves `scalar * Matrix` to us
 
     def __init__(
@@ -115,6 +115,7 @@ class Matrix(WithoutValue):
         self.op, self.args, self.rows, self.cols = op, args, rows, cols
         self.where, self.owner = where or caller(), owner
         self._hash = hash((op, args, rows, cols))
+        self.imaginary = any(map(_imaginary, args))  # is it written with 1j?
 
     def __hash__(self) -> int:
         return self._hash
@@ -294,8 +295,16 @@ def scalar_of(value: object) -> sympy.Expr | None:
     if isinstance(value, sympy.Expr):
         return None if value.is_Matrix else value
     if isinstance(value, numbers.Number) and not isinstance(value, bool):
-        return sympy.nsimplify(value, rational=True) if isinstance(value, float) else sympy.sympify(value)
+        made = sympy.sympify(value)
+        return sympy.nsimplify(made, rational=True) if isinstance(value, float | complex) else made
     return None
+
+
+def _imaginary(x: object) -> bool:
+    """Is a part of a term written with 1j?"""
+    if isinstance(x, Matrix):
+        return x.imaginary
+    return isinstance(x, sympy.Basic) and (x.has(sympy.I) or any(c.matrix.imaginary for c in x.atoms(Contraction)))
 
 
 def shape_text(m: Matrix) -> str:

@@ -26,7 +26,7 @@ METHODS = {
         ("cumsum", "cumprod", "logcumsumexp"), "what runs over steps is a state, as in r.update(c, c.prev + x)"
     ),
     **dict.fromkeys(("roll", "shift", "diff"), "the value of the step before is a state, as in r.update(last, x)"),
-    **dict.fromkeys(("conj", "real", "imag", "angle"), "a spec is of real numbers: write both parts of a complex one"),
+    **{n: f"write {n}(..), of chunkform.spec.language" for n in ("conj", "real", "imag")},
     **dict.fromkeys(("inverse", "inv", "pinv", "solve"), f"a Program solves with a state, see {page_of('programs')}"),
     **dict.fromkeys(("H", "mH"), "write .T"),
     "where": "a spec has no branches: write Max, Min, relu or sigmoid",

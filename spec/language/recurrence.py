@@ -15,24 +15,27 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import sympy
 
-from chunkform.errors import AttributeError_, CausalityError, DimensionError, NameError_, SpecError
+from chunkform.errors import CausalityError, DimensionError, NameError_, SpecError
 
 from .claiming import Claiming
+from .complex_parts import complex_of, is_complex, parts
 from .declaration import Declaration, Declared
 from .domain import Domain, check_begins, check_default, domain_of
-from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, latex, ones, scalar_of, shape_text, total
+from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, ones, scalar_of, shape_text, total
 from .foreign import got, together
 from .names import FUNCTION_NAMES, quantity_name, split_names
 from .source import Source, again, caller, wrote
+from .states import ComplexState, Owner, State, symbol_of
 
 RESERVED = frozenset(
     "initial_state output_final_state final_state cu_seqlens context_parallel recompute precision state_dtype backend "
     "deterministic inplace out self prev next T op OP state chunk torch triton".split()
 )
+PARTS = ("re", "im")  # what the parts of a complex quantity are called, behind its name
 LAYOUT = frozenset("B T H".split())  # what the axes of every op are called
 
 
@@ -46,64 +49,6 @@ class Variable:
     where: Source
     default: float | None = None
     domain: Domain | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Owner:
-    """What declares a quantity."""
-
-    name: str
-    where: Source
-
-
-@dataclass(frozen=True, repr=False)
-class State:
-    """A state: `prev` is its value before the step, `next` after it."""
-
-    name: str
-    dims: tuple[Dim, ...]
-    where: Source
-    initial: Term | None = None
-    owner: Owner | None = field(default=None, compare=False)
-    domain: Domain | None = None
-
-    @property
-    def prev(self) -> Any:
-        return symbol_of(f"{self.name}.prev", "state", self.dims, self.owner)
-
-    @property
-    def next(self) -> Any:
-        return symbol_of(f"{self.name}.next", "state", self.dims, self.owner)
-
-    def _refuse(self, *_: Any) -> Any:
-        raise SpecError(f"{self.name} is a state: write {self.name}.prev or {self.name}.next", caller())
-
-    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = __truediv__ = __rtruediv__ = _refuse
-    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __getitem__ = __iter__ = _sympy_ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __len__ = __abs__ = __mod__ = __floordiv__ = __int__ = __float__ = _refuse
-    __call__ = _refuse
-    T = property(_refuse)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # Python and SymPy look for these
-            raise AttributeError(name)
-        text = f"the state {self.name} has no {name!r}: write {self.name}.prev or {self.name}.next"
-        raise AttributeError_(text, caller())
-
-    def _repr_latex_(self) -> str:
-        """For notebooks: the state after a step."""
-        return rf"$\displaystyle {latex(self.next)}$"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-def _refuse_to_set(self: State, name: str, *_: object) -> NoReturn:
-    text = f"{self.name}.{name} can't be set: write r.update({self.name}, ..), and initial=.. where it is declared"
-    raise AttributeError_(text, caller())
-
-
-State.__setattr__ = State.__delattr__ = _refuse_to_set  # type: ignore[method-assign, assignment]
 
 
 @dataclass(frozen=True)
@@ -145,21 +90,27 @@ class Recurrence(Claiming, Declaration):
             self.dim_list.append(made[-1])
         return made[0] if len(made) == 1 else tuple(made)
 
-    def inputs(self, names: str, *dims: Dim, domain: object = None, sign: str | None = None) -> Any:
+    def inputs(
+        self, names: str, *dims: Dim, domain: object = None, sign: str | None = None, complex: bool = False
+    ) -> Any:
         """Quantities given at each step: scalars, vectors over one dim, or matrices over two.
+
+        `complex`: each is given as two, <name>_re and <name>_im.
 
         `domain=(0, 1)`: what they are given lies between these two, None for no bound. `sign="positive"` or "negative" is
         short for (0, None) and (None, 0). It is for the compiler to know, and isn't checked in calls.
         """
-        return self._declare(names, "input", dims, domain=domain_of(domain, sign))
+        return self._declare(names, "input", dims, domain=domain_of(domain, sign), complex=complex)
 
     def decay(self, names: str, *dim: Dim) -> Any:
         """A decay in (0, 1], given to the op as its natural logarithm `log_<name>`: a scalar, or a vector over one dim."""
         return self._declare(names, "decay", dim)
 
-    def parameters(self, names: str, *dims: Dim, domain: object = None, sign: str | None = None) -> Any:
-        """Quantities given once per head, the same at each step. `domain` and `sign` as for inputs."""
-        return self._declare(names, "parameter", dims, domain=domain_of(domain, sign))
+    def parameters(
+        self, names: str, *dims: Dim, domain: object = None, sign: str | None = None, complex: bool = False
+    ) -> Any:
+        """Quantities given once per head, the same at each step. `domain`, `sign` and `complex` as for inputs."""
+        return self._declare(names, "parameter", dims, domain=domain_of(domain, sign), complex=complex)
 
     parameter = parameters
 
@@ -189,13 +140,22 @@ class Recurrence(Claiming, Declaration):
         return self._declare(name, "constant", (), default, within)
 
     def state(
-        self, name: str, *dims: Dim, initial: Term | float | None = None, domain: object = None, sign: str | None = None
-    ) -> State:
-        """A state over up to two dims. `initial` (default 0) is used where the op is given no initial state.
+        self,
+        name: str,
+        *dims: Dim,
+        initial: Term | float | None = None,
+        domain: object = None,
+        sign: str | None = None,
+        complex: bool = False,
+    ) -> Any:
+        """A state over up to two dims. `initial` (default 0) is used where the op is given no initial state. `complex`: it is two
+        real ones, <name>_re and <name>_im, which one update sets.
 
         `domain` and `sign` as for inputs, of its entries before and after each step, whatever the inputs are. The bounds are
         among its values.
         """
+        if complex:
+            return self._complex_state(name, dims, initial, domain_of(domain, sign))
         name = self._new(name)
         self._check_dims(dims, name)
         within = domain_of(domain, sign)
@@ -224,9 +184,22 @@ class Recurrence(Claiming, Declaration):
         self.states.append(made)
         return made
 
+    def _complex_state(self, name: str, dims: tuple[Dim, ...], initial: object, within: Domain | None) -> ComplexState:
+        name = self._new(name)
+        if within is not None:
+            raise SpecError(f"the complex state {name} has no order: declare it without domain and sign", caller())
+        number = None if initial is None else initial if isinstance(initial, Matrix) else scalar_of(initial)
+        if initial is not None and number is None:
+            raise SpecError(f"the initial value of {name} must be a number or a term, got {got(initial)}", caller())
+        first = (None, None) if number is None else parts(number)
+        re, im = (self.state(f"{name}_{x}", *dims, initial=y) for x, y in zip(PARTS, first, strict=True))
+        return ComplexState(re, im, name)
+
     def let(self, name: str, term: Term) -> Any:
         """An auxiliary quantity of the step, named so that printed derivations use the name."""
         name = self._new(name)
+        if (both := self._parts(term)) is not None:
+            return complex_of(*(self.let(f"{name}_{x}", y) if y != 0 else y for x, y in zip(PARTS, both, strict=True)))
         value = self._term(term, f"{name}")
         self._check_term(value, name)
         self.lets.append(Equation(name, value, caller()))
@@ -241,6 +214,11 @@ class Recurrence(Claiming, Declaration):
 
     def update(self, state: State, term: Any) -> None:
         """`state.next = term`; the term may read previous states, and next states that were updated above."""
+        if isinstance(state, ComplexState):
+            both = self._parts(term) or (self._term(term, f"the update of {state}"), sympy.Integer(0))
+            for one, part in zip((state.real, state.imag), both, strict=True):
+                self.update(one, part)
+            return
         if not isinstance(state, State) or state not in self.states:
             known = ", ".join(x.name for x in self.states) or "none declared"
             raise SpecError(
@@ -343,12 +321,30 @@ class Recurrence(Claiming, Declaration):
                 )
         return name
 
+    def _parts(self, term: object) -> tuple[Term, Term] | None:
+        """The real and the imaginary part of a complex term; None for any other."""
+        value = term if isinstance(term, Matrix) else scalar_of(term)
+        return parts(value) if value is not None and is_complex(value) else None
+
     def _declare(
-        self, names: str, kind: str, dims: tuple, default: float | None = None, domain: Domain | None = None
+        self,
+        names: str,
+        kind: str,
+        dims: tuple,
+        default: float | None = None,
+        domain: Domain | None = None,
+        complex: bool = False,
     ) -> Any:
         made = []
         for name in split_names(names, kind):
             name = self._new(name)
+            if complex:
+                if domain is not None:
+                    raise SpecError(
+                        f"the complex {kind} {name} has no order: declare it without domain and sign", caller()
+                    )
+                made.append(complex_of(*(self._declare(f"{name}_{x}", kind, dims) for x in PARTS)))
+                continue
             self._check_dims(dims, name, decay=kind.startswith("decay"))
             self.variables.append(Variable(name, kind, dims, caller(), default, domain))
             made.append(symbol_of(name, kind, dims, self.owner))
@@ -370,6 +366,12 @@ class Recurrence(Claiming, Declaration):
         value = term if isinstance(term, Matrix) else scalar_of(term)
         if value is None:
             raise SpecError(f"{what} must be a term of the spec, got {got(term)}", caller())
+        if is_complex(value):
+            raise SpecError(
+                f"{what} must be real, got the complex {value}: write real(..) or imag(..), and declare a complex state by "
+                'r.state("h", d, complex=True)',
+                caller(),
+            )
         if wrote(2):
             for name, owner in owners(value):
                 if owner is not self.owner and name in self._names() | dict.fromkeys(self._moments()):
@@ -502,13 +504,6 @@ def kind_of(s: Any) -> str | None:
 
 def name_of(s: Any) -> str:
     return s.args[0] if isinstance(s, Matrix) else s.name
-
-
-def symbol_of(name: str, kind: str, dims: tuple[Dim, ...], owner: Owner | None = None) -> Any:
-    if not dims:
-        return Atom(name, kind, owner=owner)
-    rows, cols = (*dims, ONE)[:2]
-    return Matrix("symbol", (name, kind), rows, cols, owner=owner)
 
 
 def dims_of(term: Term) -> tuple[Dim, ...]:

@@ -8,12 +8,12 @@ m.output("y", normalize(x))
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from chunkform.errors import SpecError
 
-from .expression import Dim, Term
-from .recurrence import Recurrence, State
+from .expression import Dim
+from .recurrence import Recurrence
 from .source import caller
 
 
@@ -22,9 +22,7 @@ class RowMap(Recurrence):
 
     noun = "row map"
 
-    def state(
-        self, name: str, *dims: Dim, initial: Term | float | None = None, domain: object = None, sign: str | None = None
-    ) -> State:
+    def state(self, name: str, *dims: Dim, **about: object) -> NoReturn:
         raise SpecError(f"{self.name} is a RowMap, which has no states: declare a Recurrence", caller())
 
     def decay(self, names: str, *dim: Dim) -> Any:
