@@ -74,11 +74,17 @@ from chunkform.runtime.chunk_kernels.decays import (
     has_small_range, large_ranges, last_of, lasting, later_sums, log2_of, of_reads, over_block, reach, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.placed_tiles import (
+    added_sum_gluon, chunk_of_gluon, copied_layout, copies_awaited, copy_begun, diagonal_gluon, from_start_gluon,
+    from_state_gluon, later_sums_gluon, launch_placed, over_block_gluon, place_of_gluon, product_awaited, stored_layout,
+    to_start_gluon,
+)
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_roles import accumulator, begun, gl, gluon, room
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -714,7 +720,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9adb05d843f06d8a")
+    config = choose(some.dtype, (D, E), "9bcf9886d137649d")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1346,6 +1352,216 @@ def backward_read_1_slow(
                 )  # state-adjoint product of S
 
 
+@gluon.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_read_1_placed(
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g, dq_out, dk_out, S_state_adjoint_out,
+    T, H, chunks, begins, stops, programs,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, SMALL_RANGE: gl.constexpr,
+    GROUP: gl.constexpr, CHUNK: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    """Intra-chunk outputs from checkpointed states, of all intervals at once. Tiles are copied to shared memory ahead of time."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    b, c, h = chunk_of_gluon(gl.program_id(0) // gl.cdiv(D, block_d), H, chunks)
+    bh = b * H + h
+    t0, last = place_of_gluon(c, T, begins, stops, C)
+    if last < 0:
+        return
+    at = gl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+    step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    copied_d_e: gl.constexpr = copied_layout(block_d, block_e, DT, WARPS)
+    copied_d_e_rows: gl.constexpr = gl.SliceLayout(1, copied_d_e)
+    copied_d_e_columns: gl.constexpr = gl.SliceLayout(0, copied_d_e)
+    copied_C_e: gl.constexpr = copied_layout(C, block_e, DT, WARPS)
+    copied_C_e_rows: gl.constexpr = gl.SliceLayout(1, copied_C_e)
+    copied_C_e_columns: gl.constexpr = gl.SliceLayout(0, copied_C_e)
+    copied_C_d_wide: gl.constexpr = copied_layout(C, block_d, gl.float32, WARPS)
+    copied_C_d_wide_rows: gl.constexpr = gl.SliceLayout(1, copied_C_d_wide)
+    copied_C_d_wide_columns: gl.constexpr = gl.SliceLayout(0, copied_C_d_wide)
+    copied_C_d: gl.constexpr = copied_layout(C, block_d, DT, WARPS)
+    copied_C_d_rows: gl.constexpr = gl.SliceLayout(1, copied_C_d)
+    copied_C_d_columns: gl.constexpr = gl.SliceLayout(0, copied_C_d)
+    of_C_d: gl.constexpr = accumulator(C, block_d, WARPS)
+    of_d: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    of_C_d_columns: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    of_C_C: gl.constexpr = accumulator(C, C, WARPS)
+    of_C_d_rows: gl.constexpr = gl.SliceLayout(1, of_C_d)
+    of_C: gl.constexpr = gl.SliceLayout(1, of_C_d)
+    stored_dq: gl.constexpr = stored_layout(C, block_d, dq_out.dtype.element_ty, WARPS)
+    stored_dq_rows: gl.constexpr = gl.SliceLayout(1, stored_dq)
+    stored_dq_columns: gl.constexpr = gl.SliceLayout(0, stored_dq)
+    stored_dk: gl.constexpr = stored_layout(C, block_d, dk_out.dtype.element_ty, WARPS)
+    stored_dk_rows: gl.constexpr = gl.SliceLayout(1, stored_dk)
+    stored_dk_columns: gl.constexpr = gl.SliceLayout(0, stored_dk)
+    stored_S_state_adjoint: gl.constexpr = stored_layout(C, block_d, S_state_adjoint_out.dtype.element_ty, WARPS)
+    stored_S_state_adjoint_rows: gl.constexpr = gl.SliceLayout(1, stored_S_state_adjoint)
+    stored_S_state_adjoint_columns: gl.constexpr = gl.SliceLayout(0, stored_S_state_adjoint)
+    S_place = room(DT, block_d, block_e)
+    d_copied_d_e_rows = tile * block_d + gl.arange(0, block_d, layout=copied_d_e_rows)
+    e_copied_d_e_columns = gl.arange(0, block_e, layout=copied_d_e_columns)
+    d_ok_copied_d_e_rows = d_copied_d_e_rows < D
+    e_ok_copied_d_e_columns = e_copied_d_e_columns < E
+    copy_begun(
+        S_place,
+        S_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    dS_place = room(DT, block_d, block_e)
+    copy_begun(
+        dS_place,
+        dS_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    do_place = room(DT, C, block_e)
+    i_copied_C_e_rows = gl.arange(0, C, layout=copied_C_e_rows)
+    e_copied_C_e_columns = gl.arange(0, block_e, layout=copied_C_e_columns)
+    i_ok_copied_C_e_rows = i_copied_C_e_rows < last + 1
+    e_ok_copied_C_e_columns = e_copied_C_e_columns < E
+    copy_begun(
+        do_place, do_p + t0 * do_t + i_copied_C_e_rows[:, None] * do_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    v_place = room(DT, C, block_e)
+    copy_begun(
+        v_place, v_p + t0 * v_t + i_copied_C_e_rows[:, None] * v_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    alpha_a_loaded_place = room(gl.float32, C, block_d)
+    i_copied_C_d_wide_rows = gl.arange(0, C, layout=copied_C_d_wide_rows)
+    row_copied_C_d_wide_rows = i_copied_C_d_wide_rows if EVEN else gl.minimum(i_copied_C_d_wide_rows, last)
+    d_copied_C_d_wide_columns = tile * block_d + gl.arange(0, block_d, layout=copied_C_d_wide_columns)
+    d_ok_copied_C_d_wide_columns = d_copied_C_d_wide_columns < D
+    copy_begun(
+        alpha_a_loaded_place,
+        alpha_sums + step * D + row_copied_C_d_wide_rows[:, None] * (H * D) + d_copied_C_d_wide_columns[None, :],
+        d_ok_copied_C_d_wide_columns[None, :],
+    )
+    k_place = room(DT, C, block_d)
+    i_copied_C_d_rows = gl.arange(0, C, layout=copied_C_d_rows)
+    d_copied_C_d_columns = tile * block_d + gl.arange(0, block_d, layout=copied_C_d_columns)
+    i_ok_copied_C_d_rows = i_copied_C_d_rows < last + 1
+    d_ok_copied_C_d_columns = d_copied_C_d_columns < D
+    copy_begun(
+        k_place, k_p + t0 * k_t + i_copied_C_d_rows[:, None] * k_t + d_copied_C_d_columns[None, :],
+        i_ok_copied_C_d_rows[:, None] & d_ok_copied_C_d_columns[None, :],
+    )
+    q_place = room(DT, C, block_d)
+    copy_begun(
+        q_place, q_p + t0 * q_t + i_copied_C_d_rows[:, None] * q_t + d_copied_C_d_columns[None, :],
+        i_ok_copied_C_d_rows[:, None] & d_ok_copied_C_d_columns[None, :],
+    )
+    d_of_d = tile * block_d + gl.arange(0, block_d, layout=of_d)
+    d_ok_of_d = d_of_d < D
+    alpha_a_end = over_block_gluon(
+        gl.load(alpha_sums + step * D + last * (H * D) + d_of_d, mask=d_ok_of_d, other=0), alpha_sums + step * D, last,
+        d_of_d, d_ok_of_d, last, H * D, C, CHUNK,
+    )
+    kept = gl.exp2(alpha_a_end)
+    copies_awaited(5)
+    spans = kept * gl.convert_layout(
+        gl.sum(S_place.load(copied_d_e).to(gl.float32) * dS_place.load(copied_d_e).to(gl.float32), axis=1), of_d
+    )  # the decays of the interval times <S, dS>
+    copies_awaited(3)
+    do_v = begun(do_place, v_place.permute((1, 0)), of_C_C)  # do v^T
+    copies_awaited(2)
+    i_of_C_d_rows = gl.arange(0, C, layout=of_C_d_rows)
+    row_of_C_d_rows = i_of_C_d_rows if EVEN else gl.minimum(i_of_C_d_rows, last)
+    d_of_C_d_columns = tile * block_d + gl.arange(0, block_d, layout=of_C_d_columns)
+    d_ok_of_C_d_columns = d_of_C_d_columns < D
+    alpha_a_loaded_place.store(
+        over_block_gluon(
+            alpha_a_loaded_place.load(of_C_d), alpha_sums + step * D, row_of_C_d_rows[:, None],
+            d_of_C_d_columns[None, :], d_ok_of_C_d_columns[None, :], last, H * D, C, CHUNK,
+        )
+    )
+    do_S = begun(do_place, S_place.permute((1, 0)), of_C_d)  # do S^T
+    do_v = product_awaited(do_v, 1)
+    do_S = product_awaited(do_S, 0)
+    from_start = from_state_gluon(do_S, DT)  # (do S^T) . since
+    copies_awaited(1)
+    added = added_sum_gluon(
+        from_start, do_v,
+        k_place.load(of_C_d).to(gl.float32) * to_start_gluon(alpha_a_loaded_place.load(of_C_d), 0, True, False, DT), T,
+        True, False, DT,
+    )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
+    own = diagonal_gluon(do_v, of_C)
+    decayed = added * from_start_gluon(alpha_a_loaded_place.load(of_C_d), 0, True, False, DT)
+    dq = decayed + own[:, None] * k_place.load(of_C_d).to(gl.float32)  # (26) (do S^T) . since + intra1
+    i_stored_dq_rows = gl.arange(0, C, layout=stored_dq_rows)
+    i_ok_stored_dq_rows = i_stored_dq_rows < last + 1
+    d_stored_dq_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dq_columns)
+    d_ok_stored_dq_columns = d_stored_dq_columns < D
+    gl.store(
+        dq_out + step * D + i_stored_dq_rows[:, None] * (H * D) + d_stored_dq_columns[None, :],
+        gl.convert_layout(dq.to(dq_out.dtype.element_ty), stored_dq),
+        mask=i_ok_stored_dq_rows[:, None] & d_ok_stored_dq_columns[None, :],
+    )  # (26) dq
+    v_do = begun(v_place, do_place.permute((1, 0)), of_C_C)  # v do^T
+    v_do = product_awaited(v_do, 0)
+    own2 = diagonal_gluon(v_do, of_C)
+    copies_awaited(0)
+    decayed2 = added_sum_gluon(
+        gl.zeros([C, block_d], gl.float32, layout=of_C_d), v_do,
+        q_place.load(of_C_d).to(gl.float32) * from_start_gluon(alpha_a_loaded_place.load(of_C_d), 0, False, False, DT),
+        T, False, False, DT,
+    ) * to_start_gluon(
+        alpha_a_loaded_place.load(of_C_d), 0, False, False, DT
+    )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
+    decayed3 = decayed2 + own2[:, None] * q_place.load(of_C_d).to(gl.float32)  # with each step's own
+    v_dS = begun(v_place, dS_place.permute((1, 0)), of_C_d)  # v dS^T
+    since = gl.exp2(alpha_a_end[None, :] - alpha_a_loaded_place.load(of_C_d))
+    v_dS = product_awaited(v_dS, 0)
+    apart2 = gl.where((i_of_C_d_rows < last)[:, None], v_dS * since, 0.0) + decayed2
+    dk = decayed3 + v_dS * since  # (31) (v dS^T) . since + intra2
+    i_ok_of_C_d_rows = i_of_C_d_rows < last + 1
+    sums = gl.convert_layout(
+        gl.sum(
+            gl.where(
+                i_ok_of_C_d_rows[:, None],
+                gl.where((i_of_C_d_rows < last)[:, None], -v_dS * since * k_place.load(of_C_d).to(gl.float32), 0.0),
+                0.0,
+            ),
+            axis=0,
+        ),
+        of_d,
+    )  # out
+    i_stored_dk_rows = gl.arange(0, C, layout=stored_dk_rows)
+    i_ok_stored_dk_rows = i_stored_dk_rows < last + 1
+    d_stored_dk_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dk_columns)
+    d_ok_stored_dk_columns = d_stored_dk_columns < D
+    gl.store(
+        dk_out + step * D + i_stored_dk_rows[:, None] * (H * D) + d_stored_dk_columns[None, :],
+        gl.convert_layout(dk.to(dk_out.dtype.element_ty), stored_dk),
+        mask=i_ok_stored_dk_rows[:, None] & d_ok_stored_dk_columns[None, :],
+    )  # (31) dk
+    end = spans - sums
+    total = end[None, :] + later_sums_gluon(
+        gl.where(
+            i_ok_of_C_d_rows[:, None],
+            -k_place.load(of_C_d).to(gl.float32) * apart2 + decayed * q_place.load(of_C_d).to(gl.float32), 0.0,
+        ),
+        T,
+    )
+    i_stored_S_state_adjoint_rows = gl.arange(0, C, layout=stored_S_state_adjoint_rows)
+    i_ok_stored_S_state_adjoint_rows = i_stored_S_state_adjoint_rows < last + 1
+    d_stored_S_state_adjoint_columns = tile * block_d + gl.arange(0, block_d, layout=stored_S_state_adjoint_columns)
+    d_ok_stored_S_state_adjoint_columns = d_stored_S_state_adjoint_columns < D
+    gl.store(
+        S_state_adjoint_out
+        + step * D
+        + i_stored_S_state_adjoint_rows[:, None] * (H * D)
+        + d_stored_S_state_adjoint_columns[None, :],
+        gl.convert_layout(total.to(S_state_adjoint_out.dtype.element_ty), stored_S_state_adjoint),
+        mask=i_ok_stored_S_state_adjoint_rows[:, None] & d_ok_stored_S_state_adjoint_columns[None, :],
+    )  # state-adjoint product of S
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
@@ -1357,7 +1573,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9adb05d843f06d8a")
+    config = choose(some.dtype, (D, E), "9bcf9886d137649d")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1431,8 +1647,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
-        launch(
-            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+        launch_placed(
+            config, backward_read_1, backward_read_1_placed, ("E", "block_e", "D", "block_d"),
+            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do, *strides(do, H), v, *strides(v, H),
             k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk, S_state_adjoint,
             *blocks.at_once, blocks.programs,

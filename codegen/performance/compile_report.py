@@ -257,7 +257,7 @@ def report_row(
     words = [f"C={options['C']}"] if "C" in options else []
     words += [f"{n}={options[n]}" for n in SWITCHES if n in options]
     words += [f"{n}={options[n]}" for n in OF_SCANS if n in options and not options.keys().isdisjoint(OF_SCANS[:2])]
-    words += [f"stages={options['STAGES']}"] if is_gluon(launched.kernel) else []
+    words += [f"stages={options['STAGES']}"] if is_gluon(launched.kernel) and "STAGES" in options else []
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "tile_"))]
     config = " ".join(
         [*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items() if n != "enable_fp_fusion")]

@@ -194,7 +194,7 @@ def _launch(x: Launch) -> list[Words]:
     if x.roles:
         axes = listed((Said(f'"{n}"'),) for n in x.roles)
         kernels = [Read(x.kernel)] if not x.alone else []
-        given = listed((y,) for y in (Read("config"), *kernels, Read(with_roles_name(x.kernel))))
+        given = listed((y,) for y in (Read("config"), *kernels, Read(x.instead or with_roles_name(x.kernel))))
         head = [(*path(x.chooser), "("), ("    ", *given, ", (", *axes, "),"), ("    (", *x.grid.words, ",),")]
     tensors, places = [[a.value.words] for a in x.arguments], [[p.words] for p in x.places]
     words = [[(Keyword(name), "=", *value.words)] for name, value in (*x.words, *x.more)]

@@ -10,12 +10,14 @@ from chunkform.runtime.launch.fingerprint import kernels_key
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...ir.launch_ir import Function
+from ...ir.placed_tiles import PlacedKernel
 from ...ir.warp_schedule import WithRoles
 from ...ir.words import Definition, Definitions, Said, apart, joined, text_of
 from ...printing.code_passes import after, finished_function, finished_kernel
 from ...printing.gluon_text import gluon_definitions
 from ...printing.kernel_text import kernel_definition, kernel_function_text
 from ...printing.launch_text import launch_definition
+from ...printing.placed_text import placed_definition
 from ..chunkwise.compiled import Compiled, once
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
@@ -34,6 +36,7 @@ from .launch.joined_sweeps import JoinedSweeps, handed_over, joined_if_any
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
 from .output_gate import gate_outputs
+from .placed.gate import gate_placed
 from .plan_passes.checkpoint_schedule import CheckpointSchedule, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
 from .plan_passes.value_placement import fuse
@@ -47,7 +50,7 @@ class TritonForm:
     """Kernels, and the functions that launch them, in the order in which they stand in a file. `built` are the kernels before all
     passes over them."""
 
-    parts: tuple[KernelFunction | WithRoles | Function, ...]
+    parts: tuple[KernelFunction | WithRoles | PlacedKernel | Function, ...]
     built: tuple[KernelFunction, ...] = ()
 
     @property
@@ -145,7 +148,7 @@ def _sweeps(
         hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
-    parts: list[KernelFunction | WithRoles | Function] = []
+    parts: list[KernelFunction | WithRoles | PlacedKernel | Function] = []
     joins = joins and fine is None and unwanted is None and stem != SUBSTEP
     joined: list[tuple[JoinedSweeps, Function, Host]] = []
     if joins and (one := joined_if_any(c, c.forward, backward, stem)) is not None:
@@ -162,6 +165,9 @@ def _sweeps(
             if isinstance(k, Kernel) and k.roles is not None:
                 (gate_fused_schedule if k.whole else gate_schedule)(k, k.roles)
                 parts.append(WithRoles(k.function, k.roles))
+            if isinstance(k, Kernel) and k.placed is not None:
+                gate_placed(k, k.placed)
+                parts.append(k.placed)
         parts.append(function)
     if not all(_has_others(made, host) for made, _, host in joined):
         return _sweeps(c, exchanges, fine, unwanted, stem, joins=False)
@@ -240,9 +246,11 @@ def kernels_after(c: Compiled, name: str) -> str:
     return "\n\n".join(kernel_function_text(after(k, name)) for k in triton_form(c).built)
 
 
-def _definitions(x: KernelFunction | WithRoles | Function) -> Definitions:
+def _definitions(x: KernelFunction | WithRoles | PlacedKernel | Function) -> Definitions:
     if isinstance(x, WithRoles):
         return apart(gluon_definitions(x), "\n")
+    if isinstance(x, PlacedKernel):
+        return (placed_definition(x),)
     return (launch_definition(finished_function(x)) if isinstance(x, Function) else kernel_definition(x),)
 
 

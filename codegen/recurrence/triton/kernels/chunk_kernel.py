@@ -12,6 +12,7 @@ from ....ir.kernel_ir import (
     Parameter,
     Slices,
 )
+from ....ir.placed_tiles import PlacedKernel
 from ....ir.warp_schedule import Schedule
 from ...normal_form.form import StateForm
 from ..plan_passes.hoist import Opened
@@ -84,6 +85,7 @@ class Kernel:
     apart: tuple[Alone, ...] = ()  # a sweep's reads, where launches may make one each
     one_tile: bool = False  # must a program of a sweep have the axis whole that it has a tile of?
     roles: Schedule | None = None  # of the kernel in its place whose warps have roles, if there is one
+    placed: PlacedKernel | None = None  # that in its place whose tiles are copied ahead of time, if there is one
 
     @cached_property
     def function(self) -> KernelFunction:

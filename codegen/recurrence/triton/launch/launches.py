@@ -43,7 +43,8 @@ class Launches:
         float32.
         `wanted`: when each of a sweep's reads is."""
         if kernel.slow_path:
-            return [self._launched(kernel, ends, block, True), self._launched(kernel, ends, block, False)]
+            fast = self._launched(kernel, ends, block, True)
+            return [self.placed(fast, kernel), self._launched(kernel, ends, block, False)]
         launch = self._launched(kernel, ends, block)
         if kernel.roles is not None and kernel.tiled is not None and not ends:
             launch = self.with_roles(launch, kernel)
@@ -77,6 +78,14 @@ class Launches:
         tails, which = (["tails"], "tail") if kernel.tails else ([], "_")
         over = made_by("by_launch", *places, "sweep.programs", *tails)
         return [*before, For((which, "ends", "linear"), over, (launch,), ("ends", "linear"))]
+
+    def placed(self, launch: Launch, kernel: Kernel) -> Launch:
+        """The launch of a kernel in whose place there may be one whose tiles are copied ahead of time."""
+        if kernel.placed is None:
+            return launch
+        axes = [a for x in (False, True) for a in kernel.axes if (a == kernel.tiled) == x]
+        words = [w for a in axes for w in (size_name(dim_of(a)), block_name(a))]
+        return replace(launch, roles=tuple(words), chooser="launch_placed", instead=kernel.placed.name)
 
     def with_roles(self, launch: Launch, kernel: Kernel) -> Launch:
         """The launch of a sweep that has a kernel with roles: in its place, or where a call asks for it."""

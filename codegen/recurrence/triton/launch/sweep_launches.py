@@ -36,6 +36,7 @@ from ..kernels.sweep_kernels import sweep_kernel
 from ..kernels.tile_values import Fine
 from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, part_of
 from ..plan_passes.hoist import made_in_prologue, uses
+from ..placed.derive import placed_if_any
 from ..print.sizes import padded, size, sizes
 from ..warp_roles.derive import schedule_if_any
 from .state_adjoint_launches import StateAdjointLaunches
@@ -219,6 +220,8 @@ class SweepLaunches(StateAdjointLaunches):
                 self.names,
                 self.fine,
             )
+            if self.fine is None:
+                kernel = replace(kernel, placed=placed_if_any(kernel))
             for k in same:
                 o, name = self.from_checkpoints[k], f"{self.kind}_prologue_read_{k + 1}"
                 self._launch_prologue_by_intervals(o, made_in_prologue(o), wanted, name)

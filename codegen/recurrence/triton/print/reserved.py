@@ -44,6 +44,11 @@ IMPORTS = {
         "launch_joined_heavy launch_joined_light launch_joined_slight launch_loaded_with_roles launch_with_roles may_join "
         "mbarrier ring_of_numbers ring_of_tiles room swizzled tma warpgroup_mma warpgroup_mma_wait with_roles"
     ),
+    "chunkform.runtime.chunk_kernels.placed_tiles": (
+        "added_sum_gluon chunk_of_gluon copied_layout copies_awaited copy_begun diagonal_gluon from_start_gluon "
+        "from_state_gluon later_sums_gluon launch_placed over_block_gluon place_of_gluon product_awaited stored_layout "
+        "to_start_gluon"
+    ),
     "chunkform.runtime.op.signature": "OVERWRITE",
     "chunkform.runtime.chunk_kernels.reductions": "pair total",
 }

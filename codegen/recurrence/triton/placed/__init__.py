@@ -1,0 +1,1 @@
+"""Kernels that have each of their tiles once, in Gluon."""
