@@ -160,9 +160,9 @@ class Launch:
     """The launch of a kernel over a grid of programs: tensors, then where chunks are, then words by name; `more` on a line
     of their own. `programs`: what programs differ in, of STEPS (or chunks, or parts of sequences), HEADS and TILES. `roles`: the
     words for the sizes and blocks of a state's axes, where a kernel whose warps have roles may take the kernel's place;
-    `chooser`: the function of the runtime that says whether it does, `instead` that kernel, or else that of the name with roles.
-    `alone`: there is none without roles. `small_range`: it
-    stores what it makes of the chunks whose decays have a small range, or (False) of the others; None: of all."""
+    `chooser`: the function of the runtime that says whether it does; `instead`: that kernel, where it is none with roles.
+    `alone`: there is none without roles. `small_range`: it stores what it makes of the chunks whose decays have a small range, or
+    (False) of the others; None: of all."""
 
     kernel: str
     grid: Code

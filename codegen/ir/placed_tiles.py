@@ -1,5 +1,5 @@
-"""A kernel that has each of its tiles once, as one program in Gluon does it: tiles are copied from memory to places of their own in
-shared memory, while others are used; products begin, and are waited for, apart."""
+"""A kernel that has each of its tiles once, as one program in Gluon does it: tiles are copied from memory to places of their own
+in shared memory, while others are used; products begin, and are waited for, apart."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Tile = tuple[str, str]  # the names of its sizes
 
 @dataclass(frozen=True)
 class Place:
-    """Shared memory [rows, columns] for the tile `name`, as memory has it: `turned`, it is the transpose of that. It is copied from
-    where `load` says. `dtype` is that of its entries."""
+    """Shared memory [rows, columns] for the tile `name`, as memory has it: `turned`, it is the transpose of that. It is copied
+    from where `load` says, of the argument `source`. `dtype` is that of its entries."""
 
     name: str
     load: Load
+    source: str
     dtype: str
     shape: Tile
     turned: bool = False
@@ -110,6 +111,12 @@ class PlacedKernel:
     indices: Body
     main: Tile
     steps: tuple[Step, ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The arguments of which tiles are copied, in the dtype of products."""
+        copied = (x.place for x in self.steps if isinstance(x, Copy))
+        return tuple(dict.fromkeys(x.source for x in copied if x.dtype == "DT"))
 
     @property
     def name(self) -> str:

@@ -1,13 +1,12 @@
-"""Kernels printed whose tiles have places in shared memory: in Gluon, where each tile in registers lies as tensor cores leave it."""
+"""Kernels printed whose tiles have places in shared memory: in Gluon, where tiles in registers lie as tensor cores leave them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..ir.code import Attribute, Call, Cast, Code, Expanded, Items, Literal, Method, Name, call, names_in
 from ..ir.code import shape as sizes_of
-from ..ir.code_parts import rebuilt, substituted
+from ..ir.code_parts import rebuilt
 from ..ir.kernel_ir import Body, Do, If, Let, Statement, Store, assigned, let
 from ..ir.placed_tiles import (
     CopiesAwaited,
@@ -52,6 +51,13 @@ def placed_definition(x: PlacedKernel) -> Definition:
     return definition(lines)
 
 
+def names_made(x: PlacedKernel) -> frozenset[str]:
+    """The names that the text gives to what the kernel of Triton doesn't have."""
+    mine = {n for y in (*x.setup, *x.indices) if isinstance(y, Let) for n in y.names}
+    mine |= {y.name for y in x.steps if isinstance(y, Made | ProductBegun)}
+    return frozenset[str]().union(*map(assigned, _Printed(x).body())) - mine
+
+
 def layout_name(shape: tuple[str, ...]) -> str:
     return "_".join(("of", *(x.removeprefix("block_") for x in shape)))
 
@@ -67,11 +73,6 @@ class _Printed:
 
     def __post_init__(self) -> None:
         self.indices = {y.names[0]: y for y in self.x.indices if isinstance(y, Let)}
-
-    @property
-    def names(self) -> frozenset[str]:
-        """All names that it makes."""
-        return frozenset().union(*map(assigned, self.body()))
 
     def body(self) -> Body:
         setup = [self.of_program(y) for y in self.x.setup]
@@ -115,7 +116,9 @@ class _Printed:
 
     def as_copied(self, place: Place) -> str:
         """How threads copy the tile of a place."""
-        name = "_".join(("copied", *(x.removeprefix("block_") for x in place.shape), *(["wide"] if place.dtype != "DT" else [])))
+        name = "_".join(
+            ("copied", *(x.removeprefix("block_") for x in place.shape), *(["wide"] if place.dtype != "DT" else []))
+        )
         if name not in self.layouts:
             self.constant(name, call("copied_layout", *map(size, place.shape), gl_name(place.dtype), WARPS))
         return name
@@ -141,7 +144,9 @@ class _Printed:
             case ProductAwaited(name=name, under_way=n):
                 self.lines.append(let(name, call("product_awaited", name, n)))
             case Made(name=name, value=value, shape=shape, note=note):
-                made = self.vector(value, self.layout(shape)) if len(shape) == 1 else self.tile(value, self.layout(shape))
+                made = (
+                    self.vector(value, self.layout(shape)) if len(shape) == 1 else self.tile(value, self.layout(shape))
+                )
                 self.hold(name, made, shape, note)
             case Kept(name=name, place=place, value=value, note=note):
                 at = self.places[place]
@@ -193,7 +198,9 @@ class _Printed:
             case Call(function="added_sum", arguments=(total, p, writer, *rest)):
                 matrix = p if isinstance(p, Name) else p.parts[0]
                 at = self.layout(self.held[matrix.text])
-                return _called(Call("added_sum", (self.tile(total, of), self.tile(p, at), self.tile(writer, of), *rest)))
+                return _called(
+                    Call("added_sum", (self.tile(total, of), self.tile(p, at), self.tile(writer, of), *rest))
+                )
             case Call(function="tl.zeros_like") if of == self.layout(self.x.main):
                 return call("gl.zeros", sizes_of(*map(size, self.x.main)), "gl.float32", layout=Name(of))
         return _called(in_gluon(x, lambda y: self.tile(y, of)))

@@ -92,6 +92,11 @@ from chunkform.runtime.chunk_kernels.decays import (
     large_ranges, later_sums, of_reads, over_block, reach, span,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.placed_tiles import (
+    added_sum_gluon, chunk_of_gluon, copied_layout, copies_awaited, copy_begun, diagonal_gluon, from_start_gluon,
+    from_state_gluon, later_sums_gluon, launch_placed, over_block_gluon, place_of_gluon, product_awaited, stored_layout,
+    to_start_gluon,
+)
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
@@ -99,6 +104,7 @@ from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, j
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.triangular import inverse
+from chunkform.runtime.chunk_kernels.warp_roles import accumulator, begun, gl, gluon, room
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
@@ -840,7 +846,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "44b15b8f58ca12dc")
+    config = choose(some.dtype, (D, E), "82aa6c1a2bab727f")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1727,6 +1733,271 @@ def backward_read_1_slow(
                 )  # state-adjoint product of S
 
 
+@gluon.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_read_1_placed(
+    S_checkpoints, dS_checkpoints, g_sums, g_rests, write2_p, write2_b, write2_t, write2_h, write2_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, k_p, k_b, k_t, k_h, k_g, g_extents,
+    b__p, b__b, b__t, b__h, b__g, g_p, g_b, g_t, g_h, g_g, db_out, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, dk_out, dq_out, S_state_adjoint_out,
+    T, H, chunks, begins, stops, programs,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, SMALL_RANGE: gl.constexpr,
+    GROUP: gl.constexpr, CHUNK: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    """Intra-chunk outputs from checkpointed states, of all intervals at once. Tiles are copied to shared memory ahead of time."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    b, c, h = chunk_of_gluon(gl.program_id(0) // gl.cdiv(D, block_d), H, chunks)
+    bh = b * H + h
+    t0, last = place_of_gluon(c, T, begins, stops, C)
+    if last < 0:
+        return
+    step = (b * T + t0) * H + h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    k_p += b * k_b + h // k_g * k_h
+    b__p += b * b__b + h // b__g * b__h
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
+    copied_d_e: gl.constexpr = copied_layout(block_d, block_e, DT, WARPS)
+    copied_d_e_rows: gl.constexpr = gl.SliceLayout(1, copied_d_e)
+    copied_d_e_columns: gl.constexpr = gl.SliceLayout(0, copied_d_e)
+    copied_C_e: gl.constexpr = copied_layout(C, block_e, DT, WARPS)
+    copied_C_e_rows: gl.constexpr = gl.SliceLayout(1, copied_C_e)
+    copied_C_e_columns: gl.constexpr = gl.SliceLayout(0, copied_C_e)
+    copied_C_d_wide: gl.constexpr = copied_layout(C, block_d, gl.float32, WARPS)
+    copied_C_d_wide_rows: gl.constexpr = gl.SliceLayout(1, copied_C_d_wide)
+    copied_C_d_wide_columns: gl.constexpr = gl.SliceLayout(0, copied_C_d_wide)
+    copied_C_d: gl.constexpr = copied_layout(C, block_d, DT, WARPS)
+    copied_C_d_rows: gl.constexpr = gl.SliceLayout(1, copied_C_d)
+    copied_C_d_columns: gl.constexpr = gl.SliceLayout(0, copied_C_d)
+    of_C_d: gl.constexpr = accumulator(C, block_d, WARPS)
+    of_d: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    of_C_d_columns: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    of_C_C: gl.constexpr = accumulator(C, C, WARPS)
+    of_C_d_rows: gl.constexpr = gl.SliceLayout(1, of_C_d)
+    stored_db: gl.constexpr = stored_layout(C, block_d, db_out.dtype.element_ty, WARPS)
+    stored_db_rows: gl.constexpr = gl.SliceLayout(1, stored_db)
+    stored_db_columns: gl.constexpr = gl.SliceLayout(0, stored_db)
+    of_C: gl.constexpr = gl.SliceLayout(1, of_C_d)
+    stored_dk: gl.constexpr = stored_layout(C, block_d, dk_out.dtype.element_ty, WARPS)
+    stored_dk_rows: gl.constexpr = gl.SliceLayout(1, stored_dk)
+    stored_dk_columns: gl.constexpr = gl.SliceLayout(0, stored_dk)
+    stored_dq: gl.constexpr = stored_layout(C, block_d, dq_out.dtype.element_ty, WARPS)
+    stored_dq_rows: gl.constexpr = gl.SliceLayout(1, stored_dq)
+    stored_dq_columns: gl.constexpr = gl.SliceLayout(0, stored_dq)
+    stored_S_state_adjoint: gl.constexpr = stored_layout(C, block_d, S_state_adjoint_out.dtype.element_ty, WARPS)
+    stored_S_state_adjoint_rows: gl.constexpr = gl.SliceLayout(1, stored_S_state_adjoint)
+    stored_S_state_adjoint_columns: gl.constexpr = gl.SliceLayout(0, stored_S_state_adjoint)
+    S_place = room(DT, block_d, block_e)
+    d_copied_d_e_rows = tile * block_d + gl.arange(0, block_d, layout=copied_d_e_rows)
+    e_copied_d_e_columns = gl.arange(0, block_e, layout=copied_d_e_columns)
+    d_ok_copied_d_e_rows = d_copied_d_e_rows < D
+    e_ok_copied_d_e_columns = e_copied_d_e_columns < E
+    copy_begun(
+        S_place,
+        S_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    dS_place = room(DT, block_d, block_e)
+    copy_begun(
+        dS_place,
+        dS_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    write2_place = room(DT, C, block_e)
+    i_copied_C_e_rows = gl.arange(0, C, layout=copied_C_e_rows)
+    e_copied_C_e_columns = gl.arange(0, block_e, layout=copied_C_e_columns)
+    i_ok_copied_C_e_rows = i_copied_C_e_rows < last + 1
+    e_ok_copied_C_e_columns = e_copied_C_e_columns < E
+    copy_begun(
+        write2_place, write2_p + t0 * write2_t + i_copied_C_e_rows[:, None] * write2_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    write1_place = room(DT, C, block_e)
+    copy_begun(
+        write1_place, write1_p + t0 * write1_t + i_copied_C_e_rows[:, None] * write1_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    g_a_loaded_place = room(gl.float32, C, block_d)
+    i_copied_C_d_wide_rows = gl.arange(0, C, layout=copied_C_d_wide_rows)
+    row_copied_C_d_wide_rows = i_copied_C_d_wide_rows if EVEN else gl.minimum(i_copied_C_d_wide_rows, last)
+    d_copied_C_d_wide_columns = tile * block_d + gl.arange(0, block_d, layout=copied_C_d_wide_columns)
+    d_ok_copied_C_d_wide_columns = d_copied_C_d_wide_columns < D
+    copy_begun(
+        g_a_loaded_place,
+        g_sums + step * D + row_copied_C_d_wide_rows[:, None] * (H * D) + d_copied_C_d_wide_columns[None, :],
+        d_ok_copied_C_d_wide_columns[None, :],
+    )
+    k_place = room(DT, C, block_d)
+    i_copied_C_d_rows = gl.arange(0, C, layout=copied_C_d_rows)
+    d_copied_C_d_columns = tile * block_d + gl.arange(0, block_d, layout=copied_C_d_columns)
+    i_ok_copied_C_d_rows = i_copied_C_d_rows < last + 1
+    d_ok_copied_C_d_columns = d_copied_C_d_columns < D
+    copy_begun(
+        k_place, k_p + t0 * k_t + i_copied_C_d_rows[:, None] * k_t + d_copied_C_d_columns[None, :],
+        i_ok_copied_C_d_rows[:, None] & d_ok_copied_C_d_columns[None, :],
+    )
+    q_place = room(DT, C, block_d)
+    copy_begun(
+        q_place, q_p + t0 * q_t + i_copied_C_d_rows[:, None] * q_t + d_copied_C_d_columns[None, :],
+        i_ok_copied_C_d_rows[:, None] & d_ok_copied_C_d_columns[None, :],
+    )
+    d_of_d = tile * block_d + gl.arange(0, block_d, layout=of_d)
+    d_ok_of_d = d_of_d < D
+    g_a_end = over_block_gluon(
+        gl.load(g_sums + step * D + last * (H * D) + d_of_d, mask=d_ok_of_d, other=0), g_sums + step * D, last, d_of_d,
+        d_ok_of_d, last, H * D, C, CHUNK,
+    )
+    kept = gl.exp2(g_a_end)
+    copies_awaited(5)
+    spans = kept * gl.convert_layout(
+        gl.sum(S_place.load(copied_d_e).to(gl.float32) * dS_place.load(copied_d_e).to(gl.float32), axis=1), of_d
+    )  # the decays of the interval times <S, dS>
+    copies_awaited(3)
+    write2_write1 = begun(write2_place, write1_place.permute((1, 0)), of_C_C)  # write2 write1^T
+    i_of_C_d_rows = gl.arange(0, C, layout=of_C_d_rows)
+    d_of_C_d_columns = tile * block_d + gl.arange(0, block_d, layout=of_C_d_columns)
+    d_ok_of_C_d_columns = d_of_C_d_columns < D
+    g_a_before_loaded = gl.load(
+        g_sums + step * D + gl.minimum(i_of_C_d_rows - 1, last)[:, None] * (H * D) + d_of_C_d_columns[None, :],
+        mask=(i_of_C_d_rows > 0)[:, None] & d_ok_of_C_d_columns[None, :], other=0,
+    )
+    g_a_before = over_block_gluon(
+        g_a_before_loaded, g_sums + step * D, gl.minimum(i_of_C_d_rows - 1, last)[:, None], d_of_C_d_columns[None, :],
+        d_ok_of_C_d_columns[None, :], last, H * D, C, CHUNK,
+    )
+    copies_awaited(2)
+    row_of_C_d_rows = i_of_C_d_rows if EVEN else gl.minimum(i_of_C_d_rows, last)
+    g_a_loaded_place.store(
+        over_block_gluon(
+            g_a_loaded_place.load(of_C_d), g_sums + step * D, row_of_C_d_rows[:, None], d_of_C_d_columns[None, :],
+            d_ok_of_C_d_columns[None, :], last, H * D, C, CHUNK,
+        )
+    )
+    write2_S = begun(write2_place, S_place.permute((1, 0)), of_C_d)  # write2 S^T
+    write2_write1 = product_awaited(write2_write1, 1)
+    write2_S = product_awaited(write2_S, 0)
+    from_start = from_state_gluon(write2_S, DT)  # (write2 S^T) . since
+    copies_awaited(1)
+    added = added_sum_gluon(
+        from_start, write2_write1,
+        k_place.load(of_C_d).to(gl.float32) * to_start_gluon(g_a_loaded_place.load(of_C_d), 0, True, False, DT), T,
+        True, False, DT,
+    )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
+    read = added * from_start_gluon(g_a_before, 0, True, False, DT)  # (48) (write2 S^T) . since + intra1
+    i_ok_of_C_d_rows = i_of_C_d_rows < last + 1
+    b_ = gl.load(
+        b__p + t0 * b__t + i_of_C_d_rows[:, None] * b__t + d_of_C_d_columns[None, :],
+        mask=i_ok_of_C_d_rows[:, None] & d_ok_of_C_d_columns[None, :], other=0.0,
+    )
+    g = gl.exp2(g_a_loaded_place.load(of_C_d) - g_a_before)
+    dk = -b_.to(gl.float32) * read * g  # so far
+    db = -read * g * k_place.load(of_C_d).to(gl.float32)  # db
+    i_stored_db_rows = gl.arange(0, C, layout=stored_db_rows)
+    i_ok_stored_db_rows = i_stored_db_rows < last + 1
+    d_stored_db_columns = tile * block_d + gl.arange(0, block_d, layout=stored_db_columns)
+    d_ok_stored_db_columns = d_stored_db_columns < D
+    gl.store(
+        db_out + step * D + i_stored_db_rows[:, None] * (H * D) + d_stored_db_columns[None, :],
+        gl.convert_layout((-read * g * k_place.load(of_C_d).to(gl.float32)).to(db_out.dtype.element_ty), stored_db),
+        mask=i_ok_stored_db_rows[:, None] & d_ok_stored_db_columns[None, :],
+    )  # db
+    write1_write2 = begun(write1_place, write2_place.permute((1, 0)), of_C_C)  # write1 write2^T
+    stepwise = gl.where(
+        i_ok_of_C_d_rows[:, None] & d_ok_of_C_d_columns[None, :],
+        b_.to(gl.float32) * k_place.load(of_C_d).to(gl.float32), 0.0,
+    )  # k . b
+    write1_write2 = product_awaited(write1_write2, 0)
+    added2 = added_sum_gluon(
+        gl.zeros([C, block_d], gl.float32, layout=of_C_d), -write1_write2,
+        stepwise * from_start_gluon(g_a_loaded_place.load(of_C_d), 0, False, False, DT), T, False, False, DT,
+    )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
+    do_place = room(DT, C, block_e)
+    copy_begun(
+        do_place, do_p + t0 * do_t + i_copied_C_e_rows[:, None] * do_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    copies_awaited(0)
+    write1_do = begun(write1_place, do_place.permute((1, 0)), of_C_C)  # write1 do^T
+    write1_do = product_awaited(write1_do, 0)
+    added3 = added_sum_gluon(
+        added2, write1_do,
+        q_place.load(of_C_d).to(gl.float32) * from_start_gluon(g_a_loaded_place.load(of_C_d), 0, False, False, DT), T,
+        False, False, DT,
+    )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
+    own = diagonal_gluon(write1_do, of_C)
+    decayed = added3 * to_start_gluon(g_a_loaded_place.load(of_C_d), 0, False, False, DT)
+    decayed2 = decayed + own[:, None] * q_place.load(of_C_d).to(gl.float32)  # with each step's own
+    write1_dS = begun(write1_place, dS_place.permute((1, 0)), of_C_d)  # write1 dS^T
+    since = gl.exp2(g_a_end[None, :] - g_a_loaded_place.load(of_C_d))
+    write1_dS = product_awaited(write1_dS, 0)
+    apart = gl.where((i_of_C_d_rows < last)[:, None], write1_dS * since, 0.0) + decayed
+    dk_1 = decayed2 + write1_dS * since  # (44) (write1 dS^T) . since + intra2
+    sums = gl.convert_layout(
+        gl.sum(
+            gl.where(
+                i_ok_of_C_d_rows[:, None],
+                gl.where(
+                    (i_of_C_d_rows < last)[:, None], -write1_dS * since * k_place.load(of_C_d).to(gl.float32), 0.0
+                ),
+                0.0,
+            ),
+            axis=0,
+        ),
+        of_d,
+    )  # out
+    dk2 = dk_1 + dk  # dk
+    i_stored_dk_rows = gl.arange(0, C, layout=stored_dk_rows)
+    i_ok_stored_dk_rows = i_stored_dk_rows < last + 1
+    d_stored_dk_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dk_columns)
+    d_ok_stored_dk_columns = d_stored_dk_columns < D
+    gl.store(
+        dk_out + step * D + i_stored_dk_rows[:, None] * (H * D) + d_stored_dk_columns[None, :],
+        gl.convert_layout(dk2.to(dk_out.dtype.element_ty), stored_dk),
+        mask=i_ok_stored_dk_rows[:, None] & d_ok_stored_dk_columns[None, :],
+    )  # dk
+    S_late_ = k_place.load(of_C_d).to(gl.float32) * (dk + -apart)  # so far
+    do_write1 = begun(do_place, write1_place.permute((1, 0)), of_C_C)  # do write1^T
+    do_S = begun(do_place, S_place.permute((1, 0)), of_C_d)  # do S^T
+    do_write1 = product_awaited(do_write1, 1)
+    do_S = product_awaited(do_S, 0)
+    from_start2 = from_state_gluon(do_S, DT)  # (do S^T) . since
+    added4 = added_sum_gluon(
+        from_start2, do_write1,
+        k_place.load(of_C_d).to(gl.float32) * to_start_gluon(g_a_loaded_place.load(of_C_d), 0, True, False, DT), T,
+        True, False, DT,
+    )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
+    own2 = diagonal_gluon(do_write1, of_C)
+    decayed3 = added4 * from_start_gluon(g_a_loaded_place.load(of_C_d), 0, True, False, DT)
+    dq = decayed3 + own2[:, None] * k_place.load(of_C_d).to(gl.float32)  # (46) (do S^T) . since + intra3
+    i_stored_dq_rows = gl.arange(0, C, layout=stored_dq_rows)
+    i_ok_stored_dq_rows = i_stored_dq_rows < last + 1
+    d_stored_dq_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dq_columns)
+    d_ok_stored_dq_columns = d_stored_dq_columns < D
+    gl.store(
+        dq_out + step * D + i_stored_dq_rows[:, None] * (H * D) + d_stored_dq_columns[None, :],
+        gl.convert_layout(dq.to(dq_out.dtype.element_ty), stored_dq),
+        mask=i_ok_stored_dq_rows[:, None] & d_ok_stored_dq_columns[None, :],
+    )  # (46) dq
+    end = spans - sums
+    total = end[None, :] + later_sums_gluon(
+        gl.where(i_ok_of_C_d_rows[:, None], S_late_ + decayed3 * q_place.load(of_C_d).to(gl.float32), 0.0), T
+    )
+    i_stored_S_state_adjoint_rows = gl.arange(0, C, layout=stored_S_state_adjoint_rows)
+    i_ok_stored_S_state_adjoint_rows = i_stored_S_state_adjoint_rows < last + 1
+    d_stored_S_state_adjoint_columns = tile * block_d + gl.arange(0, block_d, layout=stored_S_state_adjoint_columns)
+    d_ok_stored_S_state_adjoint_columns = d_stored_S_state_adjoint_columns < D
+    gl.store(
+        S_state_adjoint_out
+        + step * D
+        + i_stored_S_state_adjoint_rows[:, None] * (H * D)
+        + d_stored_S_state_adjoint_columns[None, :],
+        gl.convert_layout(total.to(S_state_adjoint_out.dtype.element_ty), stored_S_state_adjoint),
+        mask=i_ok_stored_S_state_adjoint_rows[:, None] & d_ok_stored_S_state_adjoint_columns[None, :],
+    )  # state-adjoint product of S
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
@@ -1740,7 +2011,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "44b15b8f58ca12dc")
+    config = choose(some.dtype, (D, E), "82aa6c1a2bab727f")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1826,8 +2097,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         db = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
-        launch(
-            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+        launch_placed(
+            config, backward_read_1, backward_read_1_placed, ("E", "block_e", "D", "block_d", "S_checkpoints", "dS_checkpoints", "write2_p", "write1_p", "k_p", "q_p", "do_p"),
+            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, dS_checkpoints, g_sums, g_rests, write2, *strides(write2, H), write1, *strides(write1, H),
             k, *strides(k, H), g_extents, b_, *strides(b_, H), g, *strides(g, H), db, do, *strides(do, H),
             q, *strides(q, H), dk, dq, S_state_adjoint,

@@ -72,12 +72,18 @@ from chunkform.runtime.chunk_kernels.decays import (
     has_small_range, large_ranges, last_of, lasting, later_sums, log2_of, of_reads, over_block, reach, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.placed_tiles import (
+    added_sum_gluon, chunk_of_gluon, copied_layout, copies_awaited, copy_begun, diagonal_gluon, from_start_gluon,
+    from_state_gluon, later_sums_gluon, launch_placed, over_block_gluon, place_of_gluon, product_awaited, stored_layout,
+    to_start_gluon,
+)
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_roles import accumulator, begun, gl, gluon, room
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -764,7 +770,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "d4667ca383fd1057")
+    config = choose(some.dtype, (D, E), "2f85c6d76dc56c29")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1500,6 +1506,213 @@ def backward_read_1_slow(
                 )  # state-adjoint product of S
 
 
+@gluon.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_read_1_placed(
+    S_checkpoints, dS_checkpoints, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g, i__p, i__b, i__t, i__h, i__g,
+    f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g, dq_out, dlog_f_2_out, S_state_adjoint_out,
+    T, H, chunks, begins, stops, programs,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, SMALL_RANGE: gl.constexpr,
+    GROUP: gl.constexpr, CHUNK: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    """Intra-chunk outputs from checkpointed states, of all intervals at once. Tiles are copied to shared memory ahead of time."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    b, c, h = chunk_of_gluon(gl.program_id(0) // gl.cdiv(D, block_d), H, chunks)
+    bh = b * H + h
+    t0, last = place_of_gluon(c, T, begins, stops, C)
+    if last < 0:
+        return
+    step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    i__p += b * i__b + h // i__g * i__h
+    q_p += b * q_b + h // q_g * q_h
+    copied_d_e: gl.constexpr = copied_layout(block_d, block_e, DT, WARPS)
+    copied_d_e_rows: gl.constexpr = gl.SliceLayout(1, copied_d_e)
+    copied_d_e_columns: gl.constexpr = gl.SliceLayout(0, copied_d_e)
+    copied_C_e: gl.constexpr = copied_layout(C, block_e, DT, WARPS)
+    copied_C_e_rows: gl.constexpr = gl.SliceLayout(1, copied_C_e)
+    copied_C_e_columns: gl.constexpr = gl.SliceLayout(0, copied_C_e)
+    copied_C_d_wide: gl.constexpr = copied_layout(C, block_d, gl.float32, WARPS)
+    copied_C_d_wide_rows: gl.constexpr = gl.SliceLayout(1, copied_C_d_wide)
+    copied_C_d_wide_columns: gl.constexpr = gl.SliceLayout(0, copied_C_d_wide)
+    copied_C_d: gl.constexpr = copied_layout(C, block_d, DT, WARPS)
+    copied_C_d_rows: gl.constexpr = gl.SliceLayout(1, copied_C_d)
+    copied_C_d_columns: gl.constexpr = gl.SliceLayout(0, copied_C_d)
+    of_C_d: gl.constexpr = accumulator(C, block_d, WARPS)
+    of_d: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    of_C_d_columns: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    of_C_C: gl.constexpr = accumulator(C, C, WARPS)
+    of_C_d_rows: gl.constexpr = gl.SliceLayout(1, of_C_d)
+    of_C: gl.constexpr = gl.SliceLayout(1, of_C_d)
+    stored_dq: gl.constexpr = stored_layout(C, block_d, dq_out.dtype.element_ty, WARPS)
+    stored_dq_rows: gl.constexpr = gl.SliceLayout(1, stored_dq)
+    stored_dq_columns: gl.constexpr = gl.SliceLayout(0, stored_dq)
+    stored_dlog_f_2: gl.constexpr = stored_layout(C, block_d, dlog_f_2_out.dtype.element_ty, WARPS)
+    stored_dlog_f_2_rows: gl.constexpr = gl.SliceLayout(1, stored_dlog_f_2)
+    stored_dlog_f_2_columns: gl.constexpr = gl.SliceLayout(0, stored_dlog_f_2)
+    stored_S_state_adjoint: gl.constexpr = stored_layout(C, block_d, S_state_adjoint_out.dtype.element_ty, WARPS)
+    stored_S_state_adjoint_rows: gl.constexpr = gl.SliceLayout(1, stored_S_state_adjoint)
+    stored_S_state_adjoint_columns: gl.constexpr = gl.SliceLayout(0, stored_S_state_adjoint)
+    S_place = room(DT, block_d, block_e)
+    d_copied_d_e_rows = tile * block_d + gl.arange(0, block_d, layout=copied_d_e_rows)
+    e_copied_d_e_columns = gl.arange(0, block_e, layout=copied_d_e_columns)
+    d_ok_copied_d_e_rows = d_copied_d_e_rows < D
+    e_ok_copied_d_e_columns = e_copied_d_e_columns < E
+    copy_begun(
+        S_place,
+        S_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    dS_place = room(DT, block_d, block_e)
+    copy_begun(
+        dS_place,
+        dS_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    do_place = room(DT, C, block_e)
+    i_copied_C_e_rows = gl.arange(0, C, layout=copied_C_e_rows)
+    e_copied_C_e_columns = gl.arange(0, block_e, layout=copied_C_e_columns)
+    i_ok_copied_C_e_rows = i_copied_C_e_rows < last + 1
+    e_ok_copied_C_e_columns = e_copied_C_e_columns < E
+    copy_begun(
+        do_place, do_p + t0 * do_t + i_copied_C_e_rows[:, None] * do_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    i__place = room(DT, C, block_e)
+    copy_begun(
+        i__place, i__p + t0 * i__t + i_copied_C_e_rows[:, None] * i__t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    f_a_loaded_place = room(gl.float32, C, block_d)
+    i_copied_C_d_wide_rows = gl.arange(0, C, layout=copied_C_d_wide_rows)
+    row_copied_C_d_wide_rows = i_copied_C_d_wide_rows if EVEN else gl.minimum(i_copied_C_d_wide_rows, last)
+    d_copied_C_d_wide_columns = tile * block_d + gl.arange(0, block_d, layout=copied_C_d_wide_columns)
+    d_ok_copied_C_d_wide_columns = d_copied_C_d_wide_columns < D
+    copy_begun(
+        f_a_loaded_place,
+        f_sums + step * D + row_copied_C_d_wide_rows[:, None] * (H * D) + d_copied_C_d_wide_columns[None, :],
+        d_ok_copied_C_d_wide_columns[None, :],
+    )
+    q_place = room(DT, C, block_d)
+    i_copied_C_d_rows = gl.arange(0, C, layout=copied_C_d_rows)
+    d_copied_C_d_columns = tile * block_d + gl.arange(0, block_d, layout=copied_C_d_columns)
+    i_ok_copied_C_d_rows = i_copied_C_d_rows < last + 1
+    d_ok_copied_C_d_columns = d_copied_C_d_columns < D
+    copy_begun(
+        q_place, q_p + t0 * q_t + i_copied_C_d_rows[:, None] * q_t + d_copied_C_d_columns[None, :],
+        i_ok_copied_C_d_rows[:, None] & d_ok_copied_C_d_columns[None, :],
+    )
+    d_of_d = tile * block_d + gl.arange(0, block_d, layout=of_d)
+    d_ok_of_d = d_of_d < D
+    f_a_end = over_block_gluon(
+        gl.load(f_sums + step * D + last * (H * D) + d_of_d, mask=d_ok_of_d, other=0), f_sums + step * D, last, d_of_d,
+        d_ok_of_d, last, H * D, C, CHUNK,
+    )
+    kept = gl.exp2(f_a_end)
+    copies_awaited(4)
+    spans = kept * gl.convert_layout(
+        gl.sum(S_place.load(copied_d_e).to(gl.float32) * dS_place.load(copied_d_e).to(gl.float32), axis=1), of_d
+    )  # the decays of the interval times <S, dS>
+    copies_awaited(2)
+    product = begun(do_place, i__place.permute((1, 0)), of_C_C)  # do i^T
+    copies_awaited(1)
+    i_of_C_d_rows = gl.arange(0, C, layout=of_C_d_rows)
+    row_of_C_d_rows = i_of_C_d_rows if EVEN else gl.minimum(i_of_C_d_rows, last)
+    d_of_C_d_columns = tile * block_d + gl.arange(0, block_d, layout=of_C_d_columns)
+    d_ok_of_C_d_columns = d_of_C_d_columns < D
+    f_a_loaded_place.store(
+        over_block_gluon(
+            f_a_loaded_place.load(of_C_d), f_sums + step * D, row_of_C_d_rows[:, None], d_of_C_d_columns[None, :],
+            d_ok_of_C_d_columns[None, :], last, H * D, C, CHUNK,
+        )
+    )
+    f_a_before_loaded = gl.load(
+        f_sums + step * D + gl.minimum(i_of_C_d_rows - 1, last)[:, None] * (H * D) + d_of_C_d_columns[None, :],
+        mask=(i_of_C_d_rows > 0)[:, None] & d_ok_of_C_d_columns[None, :], other=0,
+    )
+    f_a_before = over_block_gluon(
+        f_a_before_loaded, f_sums + step * D, gl.minimum(i_of_C_d_rows - 1, last)[:, None], d_of_C_d_columns[None, :],
+        d_ok_of_C_d_columns[None, :], last, H * D, C, CHUNK,
+    )
+    f = gl.exp2(f_a_loaded_place.load(of_C_d) - f_a_before)
+    i_ok_of_C_d_rows = i_of_C_d_rows < last + 1
+    stepwise = gl.where(i_ok_of_C_d_rows[:, None] & d_ok_of_C_d_columns[None, :], 1.0 + -f, 0.0)  # 1 - f
+    do_S = begun(do_place, S_place.permute((1, 0)), of_C_d)  # do S^T
+    product = product_awaited(product, 1)
+    do_S = product_awaited(do_S, 0)
+    from_start = from_state_gluon(do_S, DT)  # (do S^T) . since
+    added = added_sum_gluon(
+        from_start, product, stepwise * to_start_gluon(f_a_loaded_place.load(of_C_d), 0, True, False, DT), T, True,
+        False, DT,
+    )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
+    own = diagonal_gluon(product, of_C)
+    decayed = added * from_start_gluon(f_a_loaded_place.load(of_C_d), 0, True, False, DT)
+    dq = decayed + own[:, None] * stepwise  # (24) (do S^T) . since + intra1
+    i_stored_dq_rows = gl.arange(0, C, layout=stored_dq_rows)
+    i_ok_stored_dq_rows = i_stored_dq_rows < last + 1
+    d_stored_dq_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dq_columns)
+    d_ok_stored_dq_columns = d_stored_dq_columns < D
+    gl.store(
+        dq_out + step * D + i_stored_dq_rows[:, None] * (H * D) + d_stored_dq_columns[None, :],
+        gl.convert_layout(dq.to(dq_out.dtype.element_ty), stored_dq),
+        mask=i_ok_stored_dq_rows[:, None] & d_ok_stored_dq_columns[None, :],
+    )  # (24) dq
+    product2 = begun(i__place, do_place.permute((1, 0)), of_C_C)  # i do^T
+    product2 = product_awaited(product2, 0)
+    own2 = diagonal_gluon(product2, of_C)
+    copies_awaited(0)
+    decayed2 = added_sum_gluon(
+        gl.zeros([C, block_d], gl.float32, layout=of_C_d), product2,
+        q_place.load(of_C_d).to(gl.float32) * from_start_gluon(f_a_loaded_place.load(of_C_d), 0, False, False, DT), T,
+        False, False, DT,
+    ) * to_start_gluon(f_a_loaded_place.load(of_C_d), 0, False, False, DT)  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
+    decayed3 = decayed2 + own2[:, None] * q_place.load(of_C_d).to(gl.float32)  # with each step's own
+    since = gl.exp2(f_a_end[None, :] - f_a_loaded_place.load(of_C_d))
+    product3 = begun(i__place, dS_place.permute((1, 0)), of_C_d)  # i dS^T
+    product3 = product_awaited(product3, 0)
+    apart2 = decayed2 + gl.where((i_of_C_d_rows < last)[:, None], since * product3, 0.0)
+    read = decayed3 + since * product3  # (29) (i dS^T) . since + intra2
+    stepwise2 = gl.where(i_ok_of_C_d_rows[:, None] & d_ok_of_C_d_columns[None, :], 1.0 + -f, 0.0)  # 1 - f
+    sums = gl.convert_layout(
+        gl.sum(
+            gl.where(
+                i_ok_of_C_d_rows[:, None],
+                gl.where((i_of_C_d_rows < last)[:, None], -stepwise2 * since * product3, 0.0), 0.0,
+            ),
+            axis=0,
+        ),
+        of_d,
+    )  # out
+    dlog_f_2 = -f * read  # dlog_f
+    i_stored_dlog_f_2_rows = gl.arange(0, C, layout=stored_dlog_f_2_rows)
+    i_ok_stored_dlog_f_2_rows = i_stored_dlog_f_2_rows < last + 1
+    d_stored_dlog_f_2_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dlog_f_2_columns)
+    d_ok_stored_dlog_f_2_columns = d_stored_dlog_f_2_columns < D
+    gl.store(
+        dlog_f_2_out + step * D + i_stored_dlog_f_2_rows[:, None] * (H * D) + d_stored_dlog_f_2_columns[None, :],
+        gl.convert_layout((-f * read).to(dlog_f_2_out.dtype.element_ty), stored_dlog_f_2),
+        mask=i_ok_stored_dlog_f_2_rows[:, None] & d_ok_stored_dlog_f_2_columns[None, :],
+    )  # dlog_f
+    end = spans - sums
+    total = end[None, :] + later_sums_gluon(
+        gl.where(i_ok_of_C_d_rows[:, None], -apart2 * (1.0 + -f) + decayed * q_place.load(of_C_d).to(gl.float32), 0.0),
+        T,
+    )
+    i_stored_S_state_adjoint_rows = gl.arange(0, C, layout=stored_S_state_adjoint_rows)
+    i_ok_stored_S_state_adjoint_rows = i_stored_S_state_adjoint_rows < last + 1
+    d_stored_S_state_adjoint_columns = tile * block_d + gl.arange(0, block_d, layout=stored_S_state_adjoint_columns)
+    d_ok_stored_S_state_adjoint_columns = d_stored_S_state_adjoint_columns < D
+    gl.store(
+        S_state_adjoint_out
+        + step * D
+        + i_stored_S_state_adjoint_rows[:, None] * (H * D)
+        + d_stored_S_state_adjoint_columns[None, :],
+        gl.convert_layout(total.to(S_state_adjoint_out.dtype.element_ty), stored_S_state_adjoint),
+        mask=i_ok_stored_S_state_adjoint_rows[:, None] & d_ok_stored_S_state_adjoint_columns[None, :],
+    )  # state-adjoint product of S
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
@@ -1510,7 +1723,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "d4667ca383fd1057")
+    config = choose(some.dtype, (D, E), "2f85c6d76dc56c29")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1584,8 +1797,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dlog_f_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
-        launch(
-            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+        launch_placed(
+            config, backward_read_1, backward_read_1_placed, ("E", "block_e", "D", "block_d", "S_checkpoints", "dS_checkpoints", "do_p", "i__p", "q_p"),
+            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, dS_checkpoints, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H), f, *strides(f, H),
             f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
             *blocks.at_once, blocks.programs,

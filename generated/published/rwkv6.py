@@ -76,11 +76,16 @@ from chunkform.runtime.chunk_kernels.decays import (
     large_ranges, last_of, lasting, log2_of, of_reads, over_block, reach, span, summed, sums_of,
 )
 from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
+from chunkform.runtime.chunk_kernels.placed_tiles import (
+    added_sum_gluon, chunk_of_gluon, copied_layout, copies_awaited, copy_begun, from_start_gluon, from_state_gluon,
+    launch_placed, over_block_gluon, place_of_gluon, product_awaited, stored_layout, to_start_gluon,
+)
 from chunkform.runtime.chunk_kernels.prefetch import prefetch, row_to_prefetch
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_small
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_roles import accumulator, begun, gl, gluon, room
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )
@@ -812,7 +817,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f335d2c0f9237b5c")
+    config = choose(some.dtype, (D, E), "ecffc8d749ac66a0")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1482,6 +1487,165 @@ def backward_read_1_slow(
                 )  # dk
 
 
+@gluon.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_read_1_placed(
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests,
+    w_extents, dq_0_out, dS_checkpoints, q_p, q_b, q_t, q_h, q_g, dk_2_out,
+    T, H, chunks, begins, stops, programs,
+    E: gl.constexpr, D: gl.constexpr, block_e: gl.constexpr, block_d: gl.constexpr, SMALL_RANGE: gl.constexpr,
+    GROUP: gl.constexpr, CHUNK: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    """Intra-chunk outputs from checkpointed states, of all intervals at once. Tiles are copied to shared memory ahead of time."""
+    tile = gl.program_id(0) % gl.cdiv(D, block_d)
+    b, c, h = chunk_of_gluon(gl.program_id(0) // gl.cdiv(D, block_d), H, chunks)
+    bh = b * H + h
+    t0, last = place_of_gluon(c, T, begins, stops, C)
+    if last < 0:
+        return
+    step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    copied_C_e: gl.constexpr = copied_layout(C, block_e, DT, WARPS)
+    copied_C_e_rows: gl.constexpr = gl.SliceLayout(1, copied_C_e)
+    copied_C_e_columns: gl.constexpr = gl.SliceLayout(0, copied_C_e)
+    copied_C_d_wide: gl.constexpr = copied_layout(C, block_d, gl.float32, WARPS)
+    copied_C_d_wide_rows: gl.constexpr = gl.SliceLayout(1, copied_C_d_wide)
+    copied_C_d_wide_columns: gl.constexpr = gl.SliceLayout(0, copied_C_d_wide)
+    copied_d_e: gl.constexpr = copied_layout(block_d, block_e, DT, WARPS)
+    copied_d_e_rows: gl.constexpr = gl.SliceLayout(1, copied_d_e)
+    copied_d_e_columns: gl.constexpr = gl.SliceLayout(0, copied_d_e)
+    of_C_C: gl.constexpr = accumulator(C, C, WARPS)
+    of_C_d: gl.constexpr = accumulator(C, block_d, WARPS)
+    of_C_d_rows: gl.constexpr = gl.SliceLayout(1, of_C_d)
+    of_C_d_columns: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    stored_dq_0: gl.constexpr = stored_layout(C, block_d, dq_0_out.dtype.element_ty, WARPS)
+    stored_dq_0_rows: gl.constexpr = gl.SliceLayout(1, stored_dq_0)
+    stored_dq_0_columns: gl.constexpr = gl.SliceLayout(0, stored_dq_0)
+    of_d: gl.constexpr = gl.SliceLayout(0, of_C_d)
+    stored_dk_2: gl.constexpr = stored_layout(C, block_d, dk_2_out.dtype.element_ty, WARPS)
+    stored_dk_2_rows: gl.constexpr = gl.SliceLayout(1, stored_dk_2)
+    stored_dk_2_columns: gl.constexpr = gl.SliceLayout(0, stored_dk_2)
+    do_place = room(DT, C, block_e)
+    i_copied_C_e_rows = gl.arange(0, C, layout=copied_C_e_rows)
+    e_copied_C_e_columns = gl.arange(0, block_e, layout=copied_C_e_columns)
+    i_ok_copied_C_e_rows = i_copied_C_e_rows < last + 1
+    e_ok_copied_C_e_columns = e_copied_C_e_columns < E
+    copy_begun(
+        do_place, do_p + t0 * do_t + i_copied_C_e_rows[:, None] * do_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    v_place = room(DT, C, block_e)
+    copy_begun(
+        v_place, v_p + t0 * v_t + i_copied_C_e_rows[:, None] * v_t + e_copied_C_e_columns[None, :],
+        i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
+    )
+    w_a_loaded_place = room(gl.float32, C, block_d)
+    i_copied_C_d_wide_rows = gl.arange(0, C, layout=copied_C_d_wide_rows)
+    row_copied_C_d_wide_rows = i_copied_C_d_wide_rows if EVEN else gl.minimum(i_copied_C_d_wide_rows, last)
+    d_copied_C_d_wide_columns = tile * block_d + gl.arange(0, block_d, layout=copied_C_d_wide_columns)
+    d_ok_copied_C_d_wide_columns = d_copied_C_d_wide_columns < D
+    copy_begun(
+        w_a_loaded_place,
+        w_sums + step * D + row_copied_C_d_wide_rows[:, None] * (H * D) + d_copied_C_d_wide_columns[None, :],
+        d_ok_copied_C_d_wide_columns[None, :],
+    )
+    S_place = room(DT, block_d, block_e)
+    d_copied_d_e_rows = tile * block_d + gl.arange(0, block_d, layout=copied_d_e_rows)
+    e_copied_d_e_columns = gl.arange(0, block_e, layout=copied_d_e_columns)
+    d_ok_copied_d_e_rows = d_copied_d_e_rows < D
+    e_ok_copied_d_e_columns = e_copied_d_e_columns < E
+    copy_begun(
+        S_place,
+        S_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    dS_place = room(DT, block_d, block_e)
+    copy_begun(
+        dS_place,
+        dS_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
+    )
+    copies_awaited(3)
+    do_v = begun(do_place, v_place.permute((1, 0)), of_C_C)  # do v^T
+    i_of_C_d_rows = gl.arange(0, C, layout=of_C_d_rows)
+    i_ok_of_C_d_rows = i_of_C_d_rows < last + 1
+    d_of_C_d_columns = tile * block_d + gl.arange(0, block_d, layout=of_C_d_columns)
+    d_ok_of_C_d_columns = d_of_C_d_columns < D
+    k = gl.load(
+        k_p + t0 * k_t + i_of_C_d_rows[:, None] * k_t + d_of_C_d_columns[None, :],
+        mask=i_ok_of_C_d_rows[:, None] & d_ok_of_C_d_columns[None, :], other=0.0,
+    )
+    w_a_before_loaded = gl.load(
+        w_sums + step * D + gl.minimum(i_of_C_d_rows - 1, last)[:, None] * (H * D) + d_of_C_d_columns[None, :],
+        mask=(i_of_C_d_rows > 0)[:, None] & d_ok_of_C_d_columns[None, :], other=0,
+    )
+    w_a_before = over_block_gluon(
+        w_a_before_loaded, w_sums + step * D, gl.minimum(i_of_C_d_rows - 1, last)[:, None], d_of_C_d_columns[None, :],
+        d_ok_of_C_d_columns[None, :], last, H * D, C, CHUNK,
+    )
+    copies_awaited(2)
+    row_of_C_d_rows = i_of_C_d_rows if EVEN else gl.minimum(i_of_C_d_rows, last)
+    w_a_loaded_place.store(
+        over_block_gluon(
+            w_a_loaded_place.load(of_C_d), w_sums + step * D, row_of_C_d_rows[:, None], d_of_C_d_columns[None, :],
+            d_ok_of_C_d_columns[None, :], last, H * D, C, CHUNK,
+        )
+    )
+    copies_awaited(1)
+    do_S = begun(do_place, S_place.permute((1, 0)), of_C_d)  # do S^T
+    do_v = product_awaited(do_v, 1)
+    do_S = product_awaited(do_S, 0)
+    from_start = from_state_gluon(do_S, DT)  # (do S^T) . since
+    added = added_sum_gluon(
+        from_start, do_v, k.to(gl.float32) * to_start_gluon(w_a_loaded_place.load(of_C_d), 0, True, False, DT), T, True,
+        False, DT,
+    )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
+    dq_0 = added * from_start_gluon(w_a_before, 0, True, False, DT)  # (28) (do S^T) . since + intra1
+    i_stored_dq_0_rows = gl.arange(0, C, layout=stored_dq_0_rows)
+    i_ok_stored_dq_0_rows = i_stored_dq_0_rows < last + 1
+    d_stored_dq_0_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dq_0_columns)
+    d_ok_stored_dq_0_columns = d_stored_dq_0_columns < D
+    gl.store(
+        dq_0_out + step * D + i_stored_dq_0_rows[:, None] * (H * D) + d_stored_dq_0_columns[None, :],
+        gl.convert_layout(dq_0.to(dq_0_out.dtype.element_ty), stored_dq_0),
+        mask=i_ok_stored_dq_0_rows[:, None] & d_ok_stored_dq_0_columns[None, :],
+    )  # dq
+    v_do = begun(v_place, do_place.permute((1, 0)), of_C_C)  # v do^T
+    q = gl.load(
+        q_p + t0 * q_t + i_of_C_d_rows[:, None] * q_t + d_of_C_d_columns[None, :],
+        mask=i_ok_of_C_d_rows[:, None] & d_ok_of_C_d_columns[None, :], other=0.0,
+    )
+    v_do = product_awaited(v_do, 0)
+    decayed = added_sum_gluon(
+        gl.zeros([C, block_d], gl.float32, layout=of_C_d), v_do,
+        q.to(gl.float32) * from_start_gluon(w_a_before, 0, False, False, DT), T, False, False, DT,
+    ) * to_start_gluon(w_a_loaded_place.load(of_C_d), 0, False, False, DT)  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
+    copies_awaited(0)
+    v_dS = begun(v_place, dS_place.permute((1, 0)), of_C_d)  # v dS^T
+    d_of_d = tile * block_d + gl.arange(0, block_d, layout=of_d)
+    d_ok_of_d = d_of_d < D
+    w_a_end = over_block_gluon(
+        gl.load(w_sums + step * D + last * (H * D) + d_of_d, mask=d_ok_of_d, other=0), w_sums + step * D, last, d_of_d,
+        d_ok_of_d, last, H * D, C, CHUNK,
+    )
+    since = gl.exp2(w_a_end[None, :] - w_a_loaded_place.load(of_C_d))
+    v_dS = product_awaited(v_dS, 0)
+    dk_2 = decayed + v_dS * since  # (33) (v dS^T) . since + intra2
+    i_stored_dk_2_rows = gl.arange(0, C, layout=stored_dk_2_rows)
+    i_ok_stored_dk_2_rows = i_stored_dk_2_rows < last + 1
+    d_stored_dk_2_columns = tile * block_d + gl.arange(0, block_d, layout=stored_dk_2_columns)
+    d_ok_stored_dk_2_columns = d_stored_dk_2_columns < D
+    gl.store(
+        dk_2_out + step * D + i_stored_dk_2_rows[:, None] * (H * D) + d_stored_dk_2_columns[None, :],
+        gl.convert_layout(dk_2.to(dk_2_out.dtype.element_ty), stored_dk_2),
+        mask=i_ok_stored_dk_2_rows[:, None] & d_ok_stored_dk_2_columns[None, :],
+    )  # dk
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
     S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
@@ -1838,7 +2002,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f335d2c0f9237b5c")
+    config = choose(some.dtype, (D, E), "ecffc8d749ac66a0")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1915,8 +2079,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"k", "q", "w"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        launch(
-            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+        launch_placed(
+            config, backward_read_1, backward_read_1_placed, ("E", "block_e", "D", "block_d", "do_p", "v_p", "S_checkpoints", "dS_checkpoints"),
+            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
             S_checkpoints, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests, w_extents, dq_0,
             dS_checkpoints, q, *strides(q, H), dk_2,
             *blocks.at_once, blocks.programs,

@@ -11,10 +11,9 @@ from ..launch.fixed_split import fixed
 from ..launch.launch import Config, launch, roles_assumed
 from ..launch.narrowing import level
 from ..launch.recorder import KernelArgument, KernelOption
-from . import decays, indexing, split_precision
+from . import decays, indexing, split_precision, warp_roles
 from .fused_backward import movable
 from .warp_roles import (
-    FORCED,
     accumulator,
     available,
     fence_async_shared,
@@ -60,31 +59,30 @@ def launch_placed(
     config: Config,
     kernel: JITFunction,
     placed: JITFunction,
-    words: tuple[str, str, str, str],
+    words: tuple[str, ...],
     grid: tuple[int],
     *args: KernelArgument,
     **options: KernelOption,
 ) -> None:
     """Launch the kernel `placed`, whose tiles are copied ahead of time, where the configuration names kernels in Gluon, or else
-    the one that this is the launch of. `words`: what the sizes and the blocks of the axes are called, of that in tiles last."""
-    if not _placed(config, placed, (options[words[1]], options[words[3]]), args):
+    the one that this is the launch of. `words`: what the sizes and the blocks of the axes are called, of that in tiles last; then
+    the tensors of which tiles are copied."""
+    by_name = dict(zip(placed.arg_names, args, strict=False))
+    if not _placed(config, (options[words[1]], options[words[3]]), [by_name[n] for n in words[4:]]):
         launch(kernel, grid, *args, **options)
         return
     options = {n: x for n, x in options.items() if n not in ("num_stages", "maxnreg")}
     launch(placed, grid, *args, **options | {"WARPS": PLACED_WARPS, "num_warps": PLACED_WARPS})
 
 
-def _placed(
-    config: Config, placed: JITFunction, blocks: tuple[KernelOption, KernelOption], args: tuple[KernelArgument, ...]
-) -> bool:
+def _placed(config: Config, blocks: tuple[KernelOption, KernelOption], tiles: list[KernelArgument]) -> bool:
     """Is such a kernel asked for, and can it do this: of tiles as wide as those it was run with, of tensors of one dtype of two
     bytes, whose rows are copied 16 bytes at once?"""
-    asked = PLACED and (FORCED or config.roles is not None)
+    asked = PLACED and (warp_roles.FORCED or config.roles is not None)
     if not (asked or roles_assumed()) or config.exact or fixed() or level():
         return False
     if blocks[0] not in WHOLE or blocks[1] != TILE:
         return False
-    tiles = [x for n, x in zip(placed.arg_names, args, strict=False) if n.endswith(("_p", "_checkpoints"))]
     tensors = [x for x in tiles if isinstance(x, torch.Tensor)]
     if {x.dtype for x in tensors} not in ({torch.bfloat16}, {torch.float16}):
         return False
@@ -116,7 +114,11 @@ def copied_layout(rows, columns, dtype, warps):  # type: ignore[no-untyped-def]
 def stored_layout(rows, columns, dtype, warps):  # type: ignore[no-untyped-def]
     """Where a tile lies in registers when it is stored: entries of four bytes as tensor cores leave them, of two as they are
     copied."""
-    return accumulator(rows, columns, warps) if dtype.primitive_bitwidth == 32 else copied_layout(rows, columns, dtype, warps)
+    return (
+        accumulator(rows, columns, warps)
+        if dtype.primitive_bitwidth == 32
+        else copied_layout(rows, columns, dtype, warps)
+    )
 
 
 @gluon.jit
@@ -141,15 +143,16 @@ def product_awaited(x, UNDER_WAY: gl.constexpr):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def hidden_zero(T):  # type: ignore[no-untyped-def]
-    """Zero, as there are fewer steps than that, which the assembler doesn't know. It loses constants in registers that are the left operand of several products (CUDA
-    12.8), such as what order leaves of a matrix over steps: it sets them before the last of these alone."""
+    """Zero, as there are fewer steps than that, which the assembler doesn't know. That of CUDA 12.8 loses constants in registers
+    that several products have as their left operand, such as what order leaves of a matrix over steps: it sets them before the
+    last of these products alone."""
     return (T & 0x40000000).to(gl.int32)
 
 
 @gluon.jit
 def from_state_gluon(x, DT: gl.constexpr):  # type: ignore[no-untyped-def]
     """What reads take of the state at a chunk's start, for `added_sum_gluon` to be added to: as `from_state` has it."""
-    return x * (0.015625 if DT == gl.float16 else 8.881784197001252e-16)
+    return x * (0.015625 if gl.float16 == DT else 8.881784197001252e-16)
 
 
 @gluon.jit

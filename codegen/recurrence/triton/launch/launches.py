@@ -85,7 +85,9 @@ class Launches:
             return launch
         axes = [a for x in (False, True) for a in kernel.axes if (a == kernel.tiled) == x]
         words = [w for a in axes for w in (size_name(dim_of(a)), block_name(a))]
-        return replace(launch, roles=tuple(words), chooser="launch_placed", instead=kernel.placed.name)
+        return replace(
+            launch, roles=(*words, *kernel.placed.sources), chooser="launch_placed", instead=kernel.placed.name
+        )
 
     def with_roles(self, launch: Launch, kernel: Kernel) -> Launch:
         """The launch of a sweep that has a kernel with roles: in its place, or where a call asks for it."""

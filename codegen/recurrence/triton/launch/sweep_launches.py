@@ -34,6 +34,7 @@ from ..kernels.output_kernels import output_kernel
 from ..kernels.read_order import CheckpointReads
 from ..kernels.sweep_kernels import sweep_kernel
 from ..kernels.tile_values import Fine
+from ..placed.derive import placed_if_any
 from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, part_of
 from ..plan_passes.hoist import made_in_prologue, uses
 from ..placed.derive import placed_if_any

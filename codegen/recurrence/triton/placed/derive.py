@@ -1,7 +1,7 @@
 """The pass that gives tiles places: the statements of a kernel that has each of its tiles once -> its steps.
 
-Copies begin as early as there is room for them, in the order in which tiles are needed. Refused with CannotPrint is what the steps
-have no name for.
+Copies begin as early as there is room for them, in the order in which tiles are needed. Refused with CannotPrint is what the
+steps have no name for.
 """
 
 from __future__ import annotations
@@ -9,9 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ....ir.code import Binary, Call, Cast, Code, Either, Expanded, Group, Items, Literal, Load, Name, call, loads_in, names_in
+from ....ir.code import (
+    Binary,
+    Call,
+    Cast,
+    Code,
+    Expanded,
+    Group,
+    Literal,
+    Load,
+    Name,
+    call,
+    loads_in,
+    names_in,
+)
 from ....ir.code_parts import rebuilt, walk_code
-from ....ir.kernel_ir import If, Let, Note, Return, Statement, Store, argument_of, reads
+from ....ir.kernel_ir import If, Let, Note, Return, Statement, Store, argument_of, names_of, reads
 from ....ir.placed_tiles import (
     CopiesAwaited,
     Copy,
@@ -24,9 +37,9 @@ from ....ir.placed_tiles import (
     ProductAwaited,
     ProductBegun,
     Step,
-    Tile,
 )
 from ....printing.cannot_print import CannotPrint
+from ....printing.placed_text import names_made
 from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
 from ..print.axis_names import block_name
@@ -35,12 +48,18 @@ from ..warp_roles.straight import folded
 
 WORDS: dict[Code, Code] = {Name("SMALL_RANGE"): Literal(True), Name("EXACT"): Literal(False)}
 ZERO = Literal(0)
-STEPS, WIDE, NARROW = 64, 128, 64  # sizes that room is counted for: of steps, of an axis that is whole, and of one in tiles
+STEPS, WIDE, NARROW = (
+    64,
+    128,
+    64,
+)  # sizes that room is counted for: of steps, of an axis that is whole, and of one in tiles
 ROOM = 112 * 1024  # bytes of shared memory that a program has, of two on a multiprocessor
 OFTEN = 3  # a tile that no product takes has a place where so many statements read it
 ON_TENSOR_CORES = {"added_sum": 2, "later_sums": 3}  # tiles of two bytes that these have in shared memory meanwhile
 SETTLES = frozenset((*ON_TENSOR_CORES, "diagonal", "tl.sum"))  # what needs shared memory of its own
-OF_NUMBERS = frozenset("program_id cdiv minimum maximum multiple_of arange full where exp exp2 abs zeros zeros_like sum cast".split())
+OF_NUMBERS = frozenset(
+    "program_id cdiv minimum maximum multiple_of arange full where exp exp2 abs zeros zeros_like sum cast".split()
+)
 
 
 def placed_if_any(k: Kernel) -> PlacedKernel | None:
@@ -87,7 +106,10 @@ class _Placing:
         sizes = {n: self.bytes_of(x) for n, x in self.places.items()}
         steps = tuple(_scheduled(list(self.kept()), self.places, sizes))
         indices = tuple(self.indices.values())
-        return PlacedKernel(self.k.function, tuple(self.needed(steps)), indices, self.main, steps)
+        made = PlacedKernel(self.k.function, tuple(self.needed(steps)), indices, self.main, steps)
+        if taken := sorted(names_made(made) & names_of(self.k.function)):
+            raise CannotPrint(f"its places would be called {', '.join(taken)}, which are names of the kernel")
+        return made
 
     def needed(self, steps: tuple[Step, ...]) -> list[Statement]:
         """The numbers of a program that something reads."""
@@ -151,7 +173,11 @@ class _Placing:
             self.steps.append(Made(name, value, found, note))
 
     def is_index(self, x: Code) -> bool:
-        return not loads_in(x) and all(n in self.indices or not self.shapes.get(n) for n in names_in(x)) and not _calls(x) & SETTLES
+        return (
+            not loads_in(x)
+            and all(n in self.indices or not self.shapes.get(n) for n in names_in(x))
+            and not _calls(x) & SETTLES
+        )
 
     def loaded_apart(self, name: str, value: Code) -> Code:
         """A value with a name in the place of the tile that it loads."""
@@ -175,7 +201,7 @@ class _Placing:
         shape = found[::-1] if turned else found
         self.shapes[name] = found
         dtype = "tl.float32" if self.arguments[source].role is Role.SUMS else "DT"
-        self.places[name] = Place(name, x, dtype, (shape[0], shape[1]), turned)
+        self.places[name] = Place(name, x, source, dtype, (shape[0], shape[1]), turned)
         self.steps.append(Copy(self.places[name]))
 
     def product(self, name: str, x: Call, note: str) -> None:
@@ -245,7 +271,10 @@ class _Placing:
                 return self.shape(value)[:1]
             case Call(function="chunk_of" | "place_of"):
                 return ()
-            case Call(function="added_sum" | "from_state" | "from_start" | "to_start" | "later_sums" | "over_block", arguments=(value, *_)):
+            case Call(
+                function="added_sum" | "from_state" | "from_start" | "to_start" | "later_sums" | "over_block",
+                arguments=(value, *_),
+            ):
                 return self.shape(value)
             case Call(function=function, arguments=arguments):
                 if function.removeprefix("tl.") not in OF_NUMBERS:
@@ -296,13 +325,17 @@ def _in_parts(x: Call) -> Code:
             total, p, w, _, _, high, n_high, low, n_low, *_ = arguments
             forward, diagonal, *_ = arguments[-5:]
             _no_rests(n_high, n_low)
-            return call("added_sum", total, p, w * _factor(forward, not_(forward), high, low), "T", forward, diagonal, "DT")
+            return call(
+                "added_sum", total, p, w * _factor(forward, not_(forward), high, low), "T", forward, diagonal, "DT"
+            )
         case Call(function="decayed_sum", arguments=arguments):
             p, w, _, _, high, n_high, low, n_low, *_ = arguments
             forward, diagonal, *_ = arguments[-5:]
             _no_rests(n_high, n_low)
             none = call("tl.zeros_like", w)
-            made = call("added_sum", none, p, w * _factor(forward, not_(forward), high, low), "T", forward, diagonal, "DT")
+            made = call(
+                "added_sum", none, p, w * _factor(forward, not_(forward), high, low), "T", forward, diagonal, "DT"
+            )
             return Binary("*", made, _factor(forward, forward, high, low))
         case Call(function="of_reads", arguments=(total, high, n_high, low, n_low, forward, *_)):
             _no_rests(n_high, n_low)

@@ -1,5 +1,5 @@
-"""What must hold of a kernel whose tiles have places: each is read behind the wait for what fills it, and none is filled anew while a
-product reads it; and its steps, one after the other, leave in memory what the kernel is for."""
+"""What must hold of a kernel whose tiles have places: each is read behind the wait for what fills it, and none is filled anew
+while a product reads it; and its steps, one after the other, leave in memory what the kernel is for."""
 
 from __future__ import annotations
 
