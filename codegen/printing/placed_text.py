@@ -70,6 +70,7 @@ class _Printed:
     vectors: dict[tuple[str, str], str] = field(default_factory=dict)  # by name and layout: what it is called there
     held: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names in registers, and their shapes
     places: dict[str, Place] = field(default_factory=dict)  # by the names of what is there
+    begun: set[str] = field(default_factory=set)  # products under way
 
     def __post_init__(self) -> None:
         self.indices = {y.names[0]: y for y in self.x.indices if isinstance(y, Let)}
@@ -139,10 +140,12 @@ class _Printed:
             case CopiesAwaited(under_way=n):
                 self.lines.append(Do(call("copies_awaited", n)))
             case ProductBegun(name=name, left=left, right=right, shape=shape, note=note):
-                made = call("begun", self.operand(left), self.operand(right), self.layout(shape))
-                self.hold(name, made, shape, note)
+                product = call("begun", self.operand(left), self.operand(right), self.layout(shape))
+                self.hold(name, product, shape, note)
+                self.begun.add(name)
             case ProductAwaited(name=name, under_way=n):
                 self.lines.append(let(name, call("product_awaited", name, n)))
+                self.begun.discard(name)
             case Made(name=name, value=value, shape=shape, note=note):
                 made = (
                     self.vector(value, self.layout(shape)) if len(shape) == 1 else self.tile(value, self.layout(shape))
@@ -155,10 +158,10 @@ class _Printed:
                 self.places[name] = at
             case Left(pointer=pointer, target=target, value=value, mask=mask, shape=shape, note=note):
                 layout = self.as_stored(target, shape)
-                made = Cast(self.tile(value, self.layout(shape)), dtype_of(target).text)
-                made = call("gl.convert_layout", made, layout)
+                rounded = Cast(self.tile(value, self.layout(shape)), dtype_of(target).text)
+                converted = call("gl.convert_layout", rounded, layout)
                 where = None if mask is None else self.tile(mask, layout)
-                self.lines.append(Store(self.tile(pointer, layout), made, where, note))
+                self.lines.append(Store(self.tile(pointer, layout), converted, where, note))
 
     def hold(self, name: str, made: Code, shape: tuple[str, ...], note: str) -> None:
         self.lines.append(let(name, made, note=note))
@@ -193,8 +196,8 @@ class _Printed:
             case Name(id=name) if name in self.places:
                 return Method(Name(room_name(self.places[name])), "load", (Name(of),))
             case Name(id=name) if name in self.held:
-                own = self.layout(self.held[name])
-                return x if own == of else call("gl.convert_layout", x, of)
+                lies = self.layout(self.held[name])
+                return x if lies == of else self.converted(x, of)
             case Call(function="added_sum", arguments=(total, p, writer, *rest)):
                 matrix = p if isinstance(p, Name) else p.parts[0]
                 at = self.layout(self.held[matrix.text])
@@ -213,27 +216,33 @@ class _Printed:
             case Name(id=name) if name in self.held:
                 own = self.layout(self.held[name])
                 alike = self.sliced(self.layout(self.x.main), self.x.main.index(self.held[name][0]))
-                return x if of in (own, alike) else call("gl.convert_layout", x, of)
+                return x if of in (own, alike) else self.converted(x, of)
             case Call(function="tl.arange", arguments=arguments):
                 return Call("gl.arange", arguments, (("layout", Name(of)),))
             case Call(function="diagonal", arguments=(Name(id=name), *_)):
                 return call(GLUON_NAMES["diagonal"], name, of)
             case Call(function="tl.sum", arguments=(value,), keywords=((_, Literal(value=axis)),)):
-                return call("gl.convert_layout", self.total(value, int(axis)), of)
+                return call("gl.convert_layout", self.total(value, axis == 0), of)
         return _called(in_gluon(x, lambda y: self.vector(y, of)))
 
-    def total(self, x: Code, axis: int) -> Code:
-        """The sums of a tile along an axis."""
+    def converted(self, x: Code, of: str) -> Code:
+        """What lies otherwise, which takes shared memory: perhaps that of a tile which a product under way still reads."""
+        if self.begun:
+            raise CannotPrint(f"{x.text} lies otherwise while products are under way")
+        return call("gl.convert_layout", x, of)
+
+    def total(self, x: Code, of_rows: bool) -> Code:
+        """The sum of a tile's rows, or of its columns."""
         tiles = [n for n in sorted(names_in(x)) if n in self.places or len(self.held.get(n, ())) == 2]
         turned = [n for n in tiles if n in self.places and self.places[n].turned]
         if turned and turned == tiles:  # as memory has them
             place = self.places[tiles[0]]
-            return call("gl.sum", self.tile(_turned(x), self.as_copied(place)), axis=Literal(1 - axis))
+            return call("gl.sum", self.tile(_turned(x), self.as_copied(place)), axis=Literal(int(of_rows)))
         if turned:
             raise CannotPrint("tiles of which some lie the other way")
         shapes = {self.places[n].shape if n in self.places else self.held[n] for n in tiles}
         (shape,) = shapes
-        return call("gl.sum", self.tile(x, self.layout(shape)), axis=Literal(axis))
+        return call("gl.sum", self.tile(x, self.layout(shape)), axis=Literal(int(not of_rows)))
 
     def index(self, name: str, of: str) -> str:
         """What a vector of numbers along an axis is called, where it lies so."""

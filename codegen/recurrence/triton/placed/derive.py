@@ -6,7 +6,7 @@ steps have no name for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ....ir.code import (
@@ -75,9 +75,12 @@ def placed_kernel(k: Kernel) -> PlacedKernel:
 
     Raises CannotPrint: it does what there are no steps for.
     """
-    if not k.reads or k.tiled is None or not k.slow_path:
-        raise CannotPrint("places are for tiles of kernels that read states, with a decay for each channel")
-    return _Placing(k).kernel()
+    if not k.reads or k.tiled is None or len(k.axes) != 2 or not k.slow_path:
+        raise CannotPrint("places are for tiles of kernels that read states of two axes, with a decay for each channel")
+    found = _Placing(k).kernel()
+    if not any(isinstance(x, ProductBegun) for x in found.steps):
+        raise CannotPrint("a kernel without products has no use for places")
+    return found
 
 
 @dataclass
@@ -99,10 +102,10 @@ class _Placing:
         for x in self.k.body:
             self.statement(x)
         seldom = [n for n in self.places if not self.has_place(n)]
-        for n, x in enumerate(self.steps):  # what is seldom read, and by no product, comes to registers
-            if isinstance(x, Copy) and x.place.name in seldom:
-                self.places.pop(x.place.name)
-                self.steps[n] = Made(x.place.name, x.place.load, x.place.shape)
+        for n, step in enumerate(self.steps):  # what is seldom read, and by no product, comes to registers
+            if isinstance(step, Copy) and step.place.name in seldom:
+                self.places.pop(step.place.name)
+                self.steps[n] = Made(step.place.name, step.place.load, step.place.shape)
         sizes = {n: self.bytes_of(x) for n, x in self.places.items()}
         steps = tuple(_scheduled(list(self.kept()), self.places, sizes))
         indices = tuple(self.indices.values())
@@ -194,10 +197,10 @@ class _Placing:
         if x.other not in (Literal(0), Literal(0.0), None) or x.mask is None:
             raise CannotPrint(f"{name} isn't zero beyond its end")
         source = argument_of(x.pointer, frozenset(self.arguments))
-        (along,) = {y.own.index(True) for y in parts_of_sum(x.pointer) if isinstance(y, Expanded)} or {None}
-        if source is None or along is None:
+        side_by_side = [y.own.index(True) for y in parts_of_sum(x.pointer) if isinstance(y, Expanded)]
+        if source is None or len(side_by_side) != 1:
             raise CannotPrint(f"{name} has no entries side by side in memory")
-        turned = along == 0
+        turned = side_by_side == [0]
         shape = found[::-1] if turned else found
         self.shapes[name] = found
         dtype = "tl.float32" if self.arguments[source].role is Role.SUMS else "DT"
@@ -262,9 +265,8 @@ class _Placing:
                 return (end.text,)
             case Call(function="tl.full" | "tl.zeros"):
                 raise CannotPrint(f"{x.text} has no place")
-            case Call(function="tl.sum", arguments=(value,), keywords=((_, Literal(value=int(axis))),)):
-                found = self.shape(value)
-                return found[:axis] + found[axis + 1 :]
+            case Call(function="tl.sum", arguments=(value,), keywords=((_, Literal(value=axis)),)):
+                return tuple(y for n, y in enumerate(self.shape(value)) if n != axis)
             case Call(function="tl.trans", arguments=(value,)):
                 return self.shape(value)[::-1]
             case Call(function="diagonal", arguments=(value, *_)):
@@ -429,7 +431,7 @@ def _settles(x: Step) -> bool:
     return isinstance(x, Made) and bool(_calls(x.value) & SETTLES)
 
 
-def _ends(steps: list[Step], read: list[set[str]]) -> dict[str, int]:
+def _ends(steps: Sequence[Step], read: list[set[str]]) -> dict[str, int]:
     """The last step that needs each place: for a product's operands the one that waits for it."""
     found: dict[str, int] = {}
     for at, (x, r) in enumerate(zip(steps, read, strict=True)):
@@ -441,7 +443,9 @@ def _ends(steps: list[Step], read: list[set[str]]) -> dict[str, int]:
     return found
 
 
-def _begins(steps: list[Step], first: dict[str, int], ends: dict[str, int], sizes: dict[str, int]) -> dict[str, int]:
+def _begins(
+    steps: Sequence[Step], first: dict[str, int], ends: dict[str, int], sizes: dict[str, int]
+) -> dict[str, int]:
     """The steps before which copies begin."""
     taken = [_meanwhile(x) for x in steps]
     found: dict[str, int] = {}
