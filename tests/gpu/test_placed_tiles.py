@@ -1,6 +1,8 @@
 """Kernels whose tiles are copied ahead of time, on a GPU of compute capability 9.0: outputs, last states and gradients of each
 head against float64, beside those of the kernels of Triton."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -22,12 +24,22 @@ CASES = (
 )
 
 
+@contextmanager
+def meanwhile(FORCED, PLACED):
+    """These are what they are given, in the modules that have them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warp_roles, "FORCED", FORCED)
+        patch.setattr(placed_tiles, "PLACED", PLACED)
+        yield
+
+
 @pytest.mark.parametrize("name", ["gated_linear_attention", "kimi_delta_attention"])
 @pytest.mark.parametrize("case", CASES, ids=lambda x: x.spelled)
 def test_errors_are_as_with_kernels_of_triton(name, case, monkeypatch):
     torch.cuda.init()
     if not warp_roles.available():
         pytest.skip("no kernels in Gluon on this GPU with this Triton")
+    monkeypatch.setattr(joined_roles, "asked_for", lambda there: meanwhile(FORCED=there, PLACED=there))
     launched = []
     real = placed_tiles.launch
     monkeypatch.setattr(
