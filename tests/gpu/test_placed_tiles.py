@@ -10,6 +10,7 @@ from benchmarks import joined_roles
 from benchmarks.inputs import Shape
 from benchmarks.joined_roles import Case
 from chunkform.runtime.chunk_kernels import placed_tiles, warp_roles
+from chunkform.runtime.launch import replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CASES = (
@@ -26,10 +27,11 @@ CASES = (
 
 @contextmanager
 def meanwhile(FORCED, PLACED):
-    """These are what they are given, in the modules that have them."""
+    """These are what they are given, in the modules that have them, and no launch is replayed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warp_roles, "FORCED", FORCED)
         patch.setattr(placed_tiles, "PLACED", PLACED)
+        patch.setattr(replay, "ON", False)
         yield
 
 
