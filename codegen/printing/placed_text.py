@@ -29,6 +29,7 @@ from .gluon_names import WARPS, gl_name, in_gluon, size
 from .kernel_text import GLUON, signature, word_lines
 
 CONSTANT = f"{GLUON}.constexpr"
+AT_ONCE = 16  # bytes: each row of a tile of an argument begins at a multiple, as its launch has seen to, whatever is known of strides
 GLUON_NAMES = {
     n: f"{n}_gluon"
     for n in "chunk_of place_of over_block from_start to_start from_state added_sum diagonal later_sums".split()
@@ -176,7 +177,10 @@ class _Printed:
         assert mask is not None
         if place.turned:
             pointer, mask = _turned(pointer), _turned(mask)
-        self.lines.append(Do(call("copy_begun", room_name(place), self.tile(pointer, layout), self.tile(mask, layout))))
+        from_rows = self.tile(pointer, layout)
+        if place.dtype == "DT":
+            from_rows = call("gl.multiple_of", from_rows, Items((Literal(1), Literal(AT_ONCE))))
+        self.lines.append(Do(call("copy_begun", room_name(place), from_rows, self.tile(mask, layout))))
 
     def operand(self, x: Operand) -> Code:
         found = Name(room_name(self.places[x.place]))

@@ -817,7 +817,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ecffc8d749ac66a0")
+    config = choose(some.dtype, (D, E), "9c5ac627274a3129")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1535,12 +1535,14 @@ def backward_read_1_placed(
     i_ok_copied_C_e_rows = i_copied_C_e_rows < last + 1
     e_ok_copied_C_e_columns = e_copied_C_e_columns < E
     copy_begun(
-        do_place, do_p + t0 * do_t + i_copied_C_e_rows[:, None] * do_t + e_copied_C_e_columns[None, :],
+        do_place,
+        gl.multiple_of(do_p + t0 * do_t + i_copied_C_e_rows[:, None] * do_t + e_copied_C_e_columns[None, :], (1, 16)),
         i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
     )
     v_place = room(DT, C, block_e)
     copy_begun(
-        v_place, v_p + t0 * v_t + i_copied_C_e_rows[:, None] * v_t + e_copied_C_e_columns[None, :],
+        v_place,
+        gl.multiple_of(v_p + t0 * v_t + i_copied_C_e_rows[:, None] * v_t + e_copied_C_e_columns[None, :], (1, 16)),
         i_ok_copied_C_e_rows[:, None] & e_ok_copied_C_e_columns[None, :],
     )
     w_a_loaded_place = room(gl.float32, C, block_d)
@@ -1560,13 +1562,19 @@ def backward_read_1_placed(
     e_ok_copied_d_e_columns = e_copied_d_e_columns < E
     copy_begun(
         S_place,
-        S_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        gl.multiple_of(
+            S_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+            (1, 16),
+        ),
         d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
     )
     dS_place = room(DT, block_d, block_e)
     copy_begun(
         dS_place,
-        dS_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+        gl.multiple_of(
+            dS_checkpoints + (bh * chunks + c) * D * E + d_copied_d_e_rows[:, None] * E + e_copied_d_e_columns[None, :],
+            (1, 16),
+        ),
         d_ok_copied_d_e_rows[:, None] & e_ok_copied_d_e_columns[None, :],
     )
     copies_awaited(3)
@@ -2002,7 +2010,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ecffc8d749ac66a0")
+    config = choose(some.dtype, (D, E), "9c5ac627274a3129")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
     blocks = chunk_layout(packed, (B, T, H), BLOCK)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
