@@ -20,7 +20,7 @@ CASES = (
     Case(Shape("shared", 2, 300, 4, 128), shared=2),
     Case(Shape("packed", 1, 700, 4, 128), start=True, lengths=(100, 1, 200, 399)),
     Case(Shape("narrow", 2, 300, 4, 64)),
-    Case(Shape("96", 2, 300, 4, 96)),
+    *(Case(Shape(f"{width}", 2, 300, 4, width)) for width in (72, 96, 120)),
     Case(Shape("long", 8, 1024, 16, 128), "lasting"),
 )
 

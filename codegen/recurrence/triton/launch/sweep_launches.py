@@ -37,7 +37,6 @@ from ..kernels.tile_values import Fine
 from ..placed.derive import placed_if_any
 from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, part_of
 from ..plan_passes.hoist import made_in_prologue, uses
-from ..placed.derive import placed_if_any
 from ..print.sizes import padded, size, sizes
 from ..warp_roles.derive import schedule_if_any
 from .state_adjoint_launches import StateAdjointLaunches
