@@ -29,9 +29,7 @@ from .gluon_names import WARPS, gl_name, in_gluon, size
 from .kernel_text import GLUON, signature, word_lines
 
 CONSTANT = f"{GLUON}.constexpr"
-AT_ONCE = (
-    16  # bytes: where rows of arguments begin are multiples, as launches have seen to, whatever is known of strides
-)
+AT_ONCE = 16  # bytes: rows of arguments begin at multiples, as launches have seen to, whatever is known of strides
 GLUON_NAMES = {
     n: f"{n}_gluon"
     for n in "chunk_of place_of over_block from_start to_start from_state added_sum diagonal later_sums".split()
