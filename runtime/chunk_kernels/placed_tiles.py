@@ -195,13 +195,11 @@ def later_sums_gluon(x, T):  # type: ignore[no-untyped-def]
     of: gl.constexpr = x.type.layout
     C: gl.constexpr = x.shape[0]
     X: gl.constexpr = x.shape[1]
-    high = x.to(gl.bfloat16)
-    rest = x - high.to(gl.float32)
-    low = rest.to(gl.bfloat16)
+    high, low = _rounded_and_rest(x, gl.bfloat16)
     first, second, third = room(gl.bfloat16, C, X), room(gl.bfloat16, C, X), room(gl.bfloat16, C, X)
     first.store(low)
     second.store(high)
-    third.store((rest - low.to(gl.float32)).to(gl.bfloat16))
+    third.store((x - high.to(gl.float32) - low.to(gl.float32)).to(gl.bfloat16))
     fence_async_shared()
     left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=of, k_width=2)
     i = gl.arange(0, C, layout=gl.SliceLayout(1, left)) + hidden_zero(T)
