@@ -16,6 +16,7 @@ from pathlib import Path
 
 RUNTIME = Path(__file__).parent.parent
 PACKAGE = "chunkform.runtime"
+COMPILED = ("jit", "constexpr_function")  # what decorates functions of Triton and of Gluon
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 Place = tuple[str, str]  # a module and a name in it
 
@@ -107,11 +108,16 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def is_jit(node: ast.AST) -> bool:
-    """Is it a function that Triton compiles?"""
+    """Is it a function that Triton compiles, or runs while it compiles others?"""
     if not isinstance(node, ast.FunctionDef):
         return False
     called = [x.func if isinstance(x, ast.Call) else x for x in node.decorator_list]
-    return any(isinstance(x, ast.Attribute) and x.attr == "jit" for x in called)
+    return any(isinstance(x, ast.Attribute) and x.attr in COMPILED for x in called)
+
+
+def _has_jit(text: str) -> bool:
+    """May a file have such functions?"""
+    return any(f".{x}" in text for x in COMPILED)
 
 
 def _said_of(module: Module, name: str) -> str:
@@ -194,9 +200,9 @@ class Runtime:
         return self.paths.get(name, "").endswith("/__init__.py")
 
     def modules(self) -> list[str]:
-        """Those with jit functions."""
+        """Those with functions that Triton compiles, in Gluon too."""
         if self.with_kernels is None:
-            self.with_kernels = sorted(n for n, p in self.paths.items() if "triton.jit" in (self.read(p) or ""))
+            self.with_kernels = sorted(n for n, p in self.paths.items() if _has_jit(self.read(p) or ""))
         return self.with_kernels
 
     def is_jit(self, module: str, name: str) -> bool:

@@ -18,7 +18,15 @@ from chunkform.codegen.programs import check as programs
 from chunkform.codegen.programs.oracle import sample
 from chunkform.codegen.programs.pipeline import compile_program
 from chunkform.codegen.recurrence.samples import Case
-from chunkform.runtime.launch.fingerprint import fingerprint, functions_key, is_jit, kernels_key
+from chunkform.runtime.launch.fingerprint import (
+    RUNTIME,
+    Runtime,
+    _runtime,
+    fingerprint,
+    functions_key,
+    is_jit,
+    kernels_key,
+)
 from chunkform.spec.language import find
 from chunkform.spec.language.load import CATALOGUE, load
 
@@ -88,6 +96,27 @@ def test_a_function_that_is_gone_is_not_what_it_was():
     assert len({functions_key([]), functions_key(["gone"]), functions_key(["power"])}) == 3
 
 
+IN_GLUON = [  # of functions that Triton compiles, and of those that it runs meanwhile
+    ("chunk_kernels/placed_tiles.py", "1.0, 0.0).to(gl.bfloat16)", "0.0, 1.0).to(gl.bfloat16)"),
+    ("chunk_kernels/placed_tiles.py", "min(32, columns // each)", "min(16, columns // each)"),
+    ("chunk_kernels/warp_roles.py", "use_acc=False", "use_acc=True"),
+    ("chunk_kernels/warp_roles.py", "min(128, columns * bits // 8)", "min(64, columns * bits // 8)"),
+    ("chunk_kernels/warp_roles.py", "along = min(warps, rows // 16)", "along = min(warps, rows // 32)"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new"), IN_GLUON)
+def test_functions_of_kernels_in_gluon_count(file, old, new):
+    def read(path: str) -> str:
+        text = (RUNTIME / path).read_text()
+        assert path != file or old in text
+        return text.replace(old, new) if path == file else text
+
+    text = (GENERATED / "gated_linear_attention.py").read_text()
+    whole = fingerprint(text)
+    assert fingerprint(text, runtime=Runtime(read, _runtime().paths.values())).key != whole.key
+
+
 def test_it_loads_neither_torch_nor_triton():
     code = (
         "import sys; from chunkform.runtime.launch.fingerprint import functions_key; functions_key(['power'])\n"
@@ -123,5 +152,8 @@ def test_whatever_an_op_launches_is_in_its_fingerprint(name, monkeypatch):
     text = (GENERATED / f"{name}.py").read_text()
     own = {x.name for x in ast.parse(text).body if is_jit(x)}
     found = launched(name, torch.bfloat16 if NAMES.index(name) % 3 else torch.float32)
+    calls = fingerprint(text).calls
     assert found
-    assert found <= own | set(fingerprint(text).calls)
+    assert found <= own | set(calls)
+    for x in calls:
+        assert any(_runtime().is_jit(m, x) for m in _runtime().modules()), f"the text of {x} doesn't count"
