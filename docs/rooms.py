@@ -113,16 +113,32 @@ def module_graph(root: Path = ROOT) -> nx.DiGraph:
     return graph
 
 
+def depths(root: Path = ROOT) -> range:
+    """From packages to the folders that hold no other."""
+    return range(1, 1 + max(room_of(m, p).count(".") + 1 for m, p in modules(root).items()))
+
+
 def room_graph(depth: int, root: Path = ROOT) -> nx.DiGraph:
-    """Which rooms import which, with the number of imports; rooms below `depth` folders count as the one that holds them."""
+    """Which rooms import which, with the number of imports; rooms below `depth` folders count as the one that holds them, but for
+    the files of chunkform/ that all may import."""
     known, graph = modules(root), nx.DiGraph()
-    names = {m: ".".join(room_of(m, p).split(".")[:depth]) for m, p in known.items()}
+    rooms = {m: room_of(m, p) for m, p in known.items()}
+    names = {m: r if r == m and known[m].parent.name == "chunkform" else _above(r, depth) for m, r in rooms.items()}
     graph.add_nodes_from(set(names.values()))
     for a, b, _ in imports(root):
         first, second = names[a], names[b]
         if first != second:
             graph.add_edge(first, second, count=graph.get_edge_data(first, second, {"count": 0})["count"] + 1)
     return graph
+
+
+def _above(room: str, depth: int) -> str:
+    return ".".join(room.split(".")[:depth])
+
+
+def circles(graph: nx.DiGraph) -> list[list[str]]:
+    """Those that import each other."""
+    return [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
 
 
 def purpose(room: str, root: Path = ROOT) -> str:

@@ -4,7 +4,6 @@ import ast
 import importlib.util
 from pathlib import Path
 
-import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -14,24 +13,28 @@ _spec.loader.exec_module(rooms)
 
 
 def test_no_module_imports_one_that_imports_it():
-    assert [sorted(c) for c in nx.strongly_connected_components(rooms.module_graph()) if len(c) > 1] == []
+    assert rooms.circles(rooms.module_graph()) == []
 
 
-@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("depth", rooms.depths())
 def test_no_room_imports_one_that_imports_it(depth):
-    assert [sorted(c) for c in nx.strongly_connected_components(rooms.room_graph(depth)) if len(c) > 1] == []
+    assert rooms.circles(rooms.room_graph(depth)) == []
 
 
-def test_a_circle_is_seen(tmp_path):
-    """Lazy imports and those for types count."""
+@pytest.mark.parametrize("above", ["codegen", "codegen/x", "codegen/x/y", "codegen/x/y/z"])
+def test_a_circle_is_seen(tmp_path, above):
+    """At any depth. Lazy imports and those for types count."""
     for name, line in (("a", "def f():\n    from ..b import m\n"), ("b", "if False:\n    from ..a import m\n")):
-        folder = tmp_path / "codegen" / name
+        folder = tmp_path / above / name
         folder.mkdir(parents=True)
-        (folder / "__init__.py").write_text("")
         (folder / "m.py").write_text(line)
-    (tmp_path / "codegen" / "__init__.py").write_text("")
-    circles = [c for c in nx.strongly_connected_components(rooms.room_graph(2, tmp_path)) if len(c) > 1]
-    assert circles == [{"codegen.a", "codegen.b"}]
+        for x in (folder, *folder.relative_to(tmp_path).parents[:-1]):
+            (tmp_path / x / "__init__.py").write_text("")
+    within = above.replace("/", ".")
+    found = {depth: rooms.circles(rooms.room_graph(depth, tmp_path)) for depth in rooms.depths(tmp_path)}
+    deepest = within.count(".") + 2
+    assert found == {depth: [[f"{within}.a", f"{within}.b"]] if depth == deepest else [] for depth in found}
+    assert deepest in found
 
 
 def test_a_module_that_is_named_in_a_string_is_seen(tmp_path):

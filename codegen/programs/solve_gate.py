@@ -29,7 +29,7 @@ from ..ir.expr import Node
 from ..ir.kernel_ir import KernelFunction
 from ..ir.step_program import StepProgram, Var
 from ..recurrence.gates.run_steps import stored
-from ..recurrence.triton.kernel_gate import B, H, strided
+from ..recurrence.triton.gates.kernel_gate import B, H, strided
 from ..recurrence.triton.kernels.arguments import Argument
 from .solve_kernels import Part, Square
 

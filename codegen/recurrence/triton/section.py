@@ -21,9 +21,12 @@ from ...printing.placed_text import placed_definition
 from ..chunkwise.compiled import Compiled, once
 from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
-from .chunk_gate import gate_chunks
-from .fused_gate import gate_fused
-from .kernel_gate import gate_kernel
+from .gates.chunk_gate import gate_chunks
+from .gates.fused_gate import gate_fused
+from .gates.kernel_gate import gate_kernel
+from .gates.output_gate import gate_outputs
+from .gates.segment_gate import gate_segments, makes_ends
+from .gates.sweep_gate import gate_sweep
 from .kernel_plan import cuttable, kernel_plan
 from .kernels.chunk_kernel import Kernel
 from .kernels.coupling_weights import TransitionKernel
@@ -35,13 +38,10 @@ from .launch.fused_backward import FusedBackwardHost
 from .launch.joined_sweeps import JoinedSweeps, handed_over, joined_if_any
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
-from .output_gate import gate_outputs
 from .placed.gate import gate_placed
 from .plan_passes.checkpoint_schedule import CheckpointSchedule, checkpoint_schedule
 from .plan_passes.scale_reads import simplified
 from .plan_passes.value_placement import fuse
-from .segment_gate import gate_segments, makes_ends
-from .sweep_gate import gate_sweep
 from .warp_roles.gate import gate_fused_schedule, gate_joined_schedule, gate_loaded_schedule, gate_schedule
 
 

@@ -26,9 +26,9 @@ from ....ir.placed_tiles import (
     ProductBegun,
     Step,
 )
-from ..chunk_gate import CHUNK
+from ..gates.chunk_gate import CHUNK
+from ..gates.output_gate import Blocks
 from ..kernels.chunk_kernel import Kernel
-from ..output_gate import Blocks
 
 
 @in_field

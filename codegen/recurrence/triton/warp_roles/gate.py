@@ -15,13 +15,13 @@ from ....exact.run_kernel import Tensor, Value
 from ....ir.evaluate import Env
 from ....ir.expr import Node
 from ....ir.warp_schedule import Schedule
-from ..chunk_gate import CHUNK, B, Chunks, Found, H, compare_prologue
-from ..fused_gate import MANY, Fused
+from ..gates.chunk_gate import CHUNK, B, Chunks, Found, H, compare_prologue
+from ..gates.fused_gate import MANY, Fused
+from ..gates.sweep_gate import TILE, States, Stored, Swept
 from ..kernels.arguments import Argument
 from ..kernels.chunk_kernel import Kernel, Piece
 from ..plan_passes.hoist import Opened
 from ..print.axis_names import block_name
-from ..sweep_gate import TILE, States, Stored, Swept
 from .run_schedule import run_schedule
 
 SEVERAL = 2  # chunks of a stage

@@ -52,7 +52,7 @@ from ....ir.warp_schedule import (
     Tile,
     WhereGiven,
 )
-from ..kernel_gate import runtime_function
+from ..gates.kernel_gate import runtime_function
 
 
 def run_schedule(

@@ -16,7 +16,7 @@ from ....ir.code import Binary, Call, Code, Either, Group, Items, Literal, Name,
 from ....ir.code_parts import rebuilt, substituted
 from ....ir.kernel_ir import Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store
 from ....printing.cannot_print import CannotPrint
-from ..kernel_gate import runtime_function
+from ..gates.kernel_gate import runtime_function
 
 WORDS: dict[str, bool | int] = {
     "YIELD": True,

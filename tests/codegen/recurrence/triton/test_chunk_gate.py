@@ -10,7 +10,7 @@ from chunkform.codegen.ir.code import Either, Name
 from chunkform.codegen.ir.code_parts import walk_code
 from chunkform.codegen.ir.kernel_ir import Body, KernelFunction, Let, Statement, Store, changed, stores
 from chunkform.codegen.recurrence.triton import section
-from chunkform.codegen.recurrence.triton.chunk_gate import gate_chunks
+from chunkform.codegen.recurrence.triton.gates.chunk_gate import gate_chunks
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
 from chunkform.errors import GateError
 

@@ -12,7 +12,7 @@ from chunkform.codegen.printing.code_passes.passes import KERNEL_PASSES
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section
-from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
+from chunkform.codegen.recurrence.triton.gates.kernel_gate import gate_kernel
 from chunkform.codegen.recurrence.triton.kernels.elementwise_scan import ScanKernel
 from chunkform.codegen.recurrence.triton.kernels.per_step import RowKernel, sometimes
 from chunkform.errors import GateError

@@ -42,7 +42,7 @@ from chunkform.codegen.printing.code_passes.guarded import guarded
 from chunkform.codegen.printing.kernel_text import kernel_function_text, lines_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import kernels_after, section, triton_form
-from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
+from chunkform.codegen.recurrence.triton.gates.kernel_gate import gate_kernel
 from chunkform.codegen.recurrence.triton.kernels.coupling_weights import TransitionKernel
 from chunkform.codegen.recurrence.triton.kernels.per_step import RowKernel
 from chunkform.errors import GateError

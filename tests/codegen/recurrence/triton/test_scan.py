@@ -240,7 +240,7 @@ def test_a_wrong_map_of_a_segment_is_refused():
 
     from chunkform.codegen.ir.code import Call
     from chunkform.codegen.ir.kernel_ir import Let, changed
-    from chunkform.codegen.recurrence.triton.kernel_gate import gate_kernel
+    from chunkform.codegen.recurrence.triton.gates.kernel_gate import gate_kernel
     from chunkform.codegen.recurrence.triton.section import functions_of
     from chunkform.errors import GateError
 

@@ -9,8 +9,8 @@ from shared.triton_errors import compiled
 from chunkform.codegen.ir.code import Literal, Name
 from chunkform.codegen.ir.kernel_ir import Body, If, KernelFunction, Let, Statement, changed, stores
 from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.triton.gates.sweep_gate import gate_sweep
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
-from chunkform.codegen.recurrence.triton.sweep_gate import gate_sweep
 from chunkform.errors import GateError
 
 OPS = ["gated_delta_rule", "gated_linear_attention", "momentum"]

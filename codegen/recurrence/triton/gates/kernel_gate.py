@@ -21,21 +21,21 @@ import numpy as np
 from chunkform.errors import GateError
 from chunkform.runtime.torch_form.scans import LAWS, Extreme
 
-from ...exact.jit_source import NoMeaning
-from ...exact.memory import drawn
-from ...exact.rationals import UNDEFINED, Rationals, array, in_field, needs_order, over_fractions, same
-from ...exact.run_kernel import Argument, Tensor, run
-from ...exact.runtime_source import module_of
-from ...ir.evaluate import BEYOND, Env, evaluate
-from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
-from ...ir.kernel_ir import KernelFunction
-from ...ir.ranges import Range
-from ...ir.step_program import DECAYS
-from .kernels.coupling_weights import TransitionKernel
-from .kernels.elementwise_scan import ScanKernel, states_of
-from .kernels.per_step import PER_STEP, Result, RowKernel, sometimes
-from .print.axis_names import block_name, dim_of_kept, size_name
-from .print.reserved import IMPORTS
+from ....exact.jit_source import NoMeaning
+from ....exact.memory import drawn
+from ....exact.rationals import UNDEFINED, Rationals, array, in_field, needs_order, over_fractions, same
+from ....exact.run_kernel import Argument, Tensor, run
+from ....exact.runtime_source import module_of
+from ....ir.evaluate import BEYOND, Env, evaluate
+from ....ir.expr import COL, ROW, Node, dim_of, expand, leaf, make, walk
+from ....ir.kernel_ir import KernelFunction
+from ....ir.ranges import Range
+from ....ir.step_program import DECAYS
+from ..kernels.coupling_weights import TransitionKernel
+from ..kernels.elementwise_scan import ScanKernel, states_of
+from ..kernels.per_step import PER_STEP, Result, RowKernel, sometimes
+from ..print.axis_names import block_name, dim_of_kept, size_name
+from ..print.reserved import IMPORTS
 
 NUMBERS = Rationals()
 Arguments = dict[str, Argument]

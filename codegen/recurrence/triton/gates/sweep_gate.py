@@ -16,21 +16,21 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from ...exact.jit_source import NoMeaning
-from ...exact.rationals import array, in_field
-from ...exact.run_kernel import Argument as Given
-from ...exact.run_kernel import Tensor, run
-from ...ir.code import Name
-from ...ir.evaluate import Env
-from ...ir.expr import ROW, Node, add, dim_of, leaf, rebuild, rename, total
-from ...ir.kernel_ir import If, KernelFunction, statements
-from ..normal_form.form import StateForm
+from ....exact.jit_source import NoMeaning
+from ....exact.rationals import array, in_field
+from ....exact.run_kernel import Argument as Given
+from ....exact.run_kernel import Tensor, run
+from ....ir.code import Name
+from ....ir.evaluate import Env
+from ....ir.expr import ROW, Node, add, dim_of, leaf, rebuild, rename, total
+from ....ir.kernel_ir import If, KernelFunction, statements
+from ...normal_form.form import StateForm
+from ..kernels.arguments import Argument, Role
+from ..kernels.chunk_kernel import Kernel
+from ..plan_passes.hoist import Opened
+from ..plan_passes.roles import WEIGHT, at_row
+from ..print.axis_names import block_name
 from .chunk_gate import CHUNK, LOADED, B, Chunks, Found, H, Memory, prod
-from .kernels.arguments import Argument, Role
-from .kernels.chunk_kernel import Kernel
-from .plan_passes.hoist import Opened
-from .plan_passes.roles import WEIGHT, at_row
-from .print.axis_names import block_name
 
 TILE, WARPS, BLOCK, ROWS = 2, 2, 2 * CHUNK, 4
 AT_END = "weight at the end"

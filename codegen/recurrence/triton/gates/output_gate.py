@@ -16,23 +16,23 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from ...exact.jit_source import NoMeaning
-from ...exact.rationals import array, in_field, mapped
-from ...exact.run_kernel import Argument as Given
-from ...exact.run_kernel import Tensor
-from ...ir.evaluate import Env, evaluate
-from ...ir.expr import COL, ROW, Node, add, dim_of, expand, leaf, make, rename, total, walk
-from ...ir.kernel_ir import KernelFunction
-from ...ir.step_program import PER_HEAD
-from ..normal_form.form import StateForm
+from ....exact.jit_source import NoMeaning
+from ....exact.rationals import array, in_field, mapped
+from ....exact.run_kernel import Argument as Given
+from ....exact.run_kernel import Tensor
+from ....ir.evaluate import Env, evaluate
+from ....ir.expr import COL, ROW, Node, add, dim_of, expand, leaf, make, rename, total, walk
+from ....ir.kernel_ir import KernelFunction
+from ....ir.step_program import PER_HEAD
+from ...normal_form.form import StateForm
+from ..kernels.arguments import Argument, Role
+from ..kernels.chunk_kernel import Kernel, Piece
+from ..plan_passes.decay_sums import ENDS, STATE_ADJOINT, decay_sum, part_of, state_of
+from ..plan_passes.hoist import Opened, Sums
+from ..plan_passes.roles import STEPS, at_row
+from ..plan_passes.value_placement import Store
+from ..print.axis_names import block_name
 from .chunk_gate import CHUNK, NUMBERS, B, Chunks, Found, H, Memory, prod
-from .kernels.arguments import Argument, Role
-from .kernels.chunk_kernel import Kernel, Piece
-from .plan_passes.decay_sums import ENDS, STATE_ADJOINT, decay_sum, part_of, state_of
-from .plan_passes.hoist import Opened, Sums
-from .plan_passes.roles import STEPS, at_row
-from .plan_passes.value_placement import Store
-from .print.axis_names import block_name
 
 TILE = 2
 

@@ -18,23 +18,23 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from ...exact.jit_source import NoMeaning
-from ...exact.memory import drawn
-from ...exact.rationals import LN2, UNDEFINED, Rationals, array, in_field, is_in_field
-from ...exact.run_kernel import Argument as Given
-from ...exact.run_kernel import Called, Tensor, run
-from ...ir.code import Items, Literal, Name, Not
-from ...ir.evaluate import BEYOND, Env, aligned, evaluate
-from ...ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
-from ...ir.kernel_ir import If, KernelFunction, Return, TileFunction, statements
-from ...ir.step_program import DECAYS, PER_HEAD
+from ....exact.jit_source import NoMeaning
+from ....exact.memory import drawn
+from ....exact.rationals import LN2, UNDEFINED, Rationals, array, in_field, is_in_field
+from ....exact.run_kernel import Argument as Given
+from ....exact.run_kernel import Called, Tensor, run
+from ....ir.code import Items, Literal, Name, Not
+from ....ir.evaluate import BEYOND, Env, aligned, evaluate
+from ....ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
+from ....ir.kernel_ir import If, KernelFunction, Return, TileFunction, statements
+from ....ir.step_program import DECAYS, PER_HEAD
+from ..kernels.arguments import Argument, Role
+from ..kernels.chunk_kernel import Kernel, Piece
+from ..kernels.places import same_size
+from ..plan_passes.hoist import HALVES, Opened, Own
+from ..plan_passes.roles import INNER, STEPS, WEIGHT, at_row
+from ..print.axis_names import block_name, dim_of_kept, size_name, tile_name
 from .kernel_gate import compare, runtime_function, strided
-from .kernels.arguments import Argument, Role
-from .kernels.chunk_kernel import Kernel, Piece
-from .kernels.places import same_size
-from .plan_passes.hoist import HALVES, Opened, Own
-from .plan_passes.roles import INNER, STEPS, WEIGHT, at_row
-from .print.axis_names import block_name, dim_of_kept, size_name, tile_name
 
 NUMBERS = Rationals()
 B, H, CHUNK = 2, 2, 2

@@ -15,16 +15,16 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from ...exact.jit_source import NoMeaning
-from ...exact.rationals import array, in_field, over_ordered
-from ...exact.run_kernel import Argument as Given
-from ...exact.run_kernel import Tensor
-from ...ir.expr import dim_of, leaf
-from ...ir.kernel_ir import KernelFunction
+from ....exact.jit_source import NoMeaning
+from ....exact.rationals import array, in_field, over_ordered
+from ....exact.run_kernel import Argument as Given
+from ....exact.run_kernel import Tensor
+from ....ir.expr import dim_of, leaf
+from ....ir.kernel_ir import KernelFunction
+from ..kernels.arguments import Argument, Role
+from ..kernels.chunk_kernel import Kernel
 from .chunk_gate import CHUNK, NUMBERS, B, Chunks, H, prod
 from .kernel_gate import compare
-from .kernels.arguments import Argument, Role
-from .kernels.chunk_kernel import Kernel
 from .sweep_gate import TILE, Segments, States, Swept
 
 MAPS = (Role.LINEAR, Role.TAIL_MAP)

@@ -17,21 +17,21 @@ import numpy as np
 
 from chunkform.errors import GateError
 
-from ...exact.jit_source import NoMeaning
-from ...exact.rationals import UNDEFINED, array, in_field
-from ...exact.run_kernel import Argument as Given
-from ...exact.run_kernel import Tensor
-from ...ir.evaluate import Env
-from ...ir.expr import COL, ROW, Node, dim_of, leaf, make, rename, total
-from ...ir.kernel_ir import KernelFunction
-from ..normal_form.form import StateForm
+from ....exact.jit_source import NoMeaning
+from ....exact.rationals import UNDEFINED, array, in_field
+from ....exact.run_kernel import Argument as Given
+from ....exact.run_kernel import Tensor
+from ....ir.evaluate import Env
+from ....ir.expr import COL, ROW, Node, dim_of, leaf, make, rename, total
+from ....ir.kernel_ir import KernelFunction
+from ...normal_form.form import StateForm
+from ..kernels.arguments import Argument, Role
+from ..kernels.chunk_kernel import Kernel
+from ..plan_passes.hoist import Opened, made_here
+from ..plan_passes.roles import at_row
+from ..print.axis_names import block_name
 from .chunk_gate import B, Chunks, Found, H
 from .kernel_gate import strided
-from .kernels.arguments import Argument, Role
-from .kernels.chunk_kernel import Kernel
-from .plan_passes.hoist import Opened, made_here
-from .plan_passes.roles import at_row
-from .print.axis_names import block_name
 from .sweep_gate import States, Stored, Swept
 
 FEW, MANY = 4, 8  # warps
