@@ -44,7 +44,7 @@ class CodePass(Generic[F]):
 
 
 # Two orders matter. `guarded` comes after `falling_back`: a fallback behind a guard isn't there where it is needed, and the gates
-# refuse that (tests/codegen/recurrence/triton/test_guards.py has where it isn't needed). `prefetched` comes after
+# refuse that (tests/codegen/printing/code_passes/test_guards.py has where it isn't needed). `prefetched` comes after
 # `rounds_at_once`: rounds at once that load a round ahead as well load more than they need. All others commute
 # (tests/codegen/printing/code_passes/test_order.py).
 KERNEL_PASSES: tuple[CodePass[KernelFunction], ...] = (

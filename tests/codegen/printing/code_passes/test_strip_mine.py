@@ -1,6 +1,5 @@
 """Statements of sweeps, slice by slice; how many chunks are prefetched; and the tiles of intra-chunk output kernels."""
 
-import ast
 import importlib
 from dataclasses import replace
 
@@ -14,16 +13,11 @@ from chunkform.codegen.performance.compile_report import inspect_op, launches_of
 from chunkform.codegen.printing.cannot_print import CannotPrint
 from chunkform.codegen.printing.code_passes.in_slices import in_slices
 from chunkform.codegen.printing.kernel_text import lines_of
-from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.codegen.recurrence.triton import triton_source
 from chunkform.codegen.recurrence.triton.kernels.sweep_kernels import needed_for
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
-from chunkform.codegen.recurrence.triton.print.axis_names import axis_name, block_name, size_name
-from chunkform.codegen.recurrence.triton.print.reserved import RESERVED
 from chunkform.codegen.recurrence.triton.section import kernel_plan
 from chunkform.runtime.launch import launch
 from chunkform.runtime.launch.launch import Config
-from chunkform.spec.language import Recurrence
 
 SETUP = "d = n_d * 2\nS = zeros(2)\nif first:\n    S += load(d)"
 ALONG_D = Slices("n_d", Literal(2), ("S",))
@@ -191,35 +185,6 @@ def test_what_one_read_loads_is_known():
         (sweep,) = (k for k in host.kernels if k.apart)
         for mine, others, read in zip(loads, reversed(loads), sweep.apart, strict=True):
             assert mine <= read.loads and not others & read.loads, (op, read.loads)
-
-
-@pytest.mark.parametrize("name", sorted(n for n in RESERVED if n.islower()))
-def test_dims_may_have_any_name_that_kernels_use(name):
-    assert not {axis_name(name), size_name(name), block_name(name)} & RESERVED
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        "x p m since seen",
-        "t until k_each matrix1 part_d",
-        *(pytest.param(x, marks=pytest.mark.long) for x in ("w kept k2 pairs S_live", "y s b_each sums weight1")),
-    ],
-)
-def test_kernels_store_over_none_of_their_arguments(names):
-    r = Recurrence("named")
-    d, e = r.dims("d e")
-    q, k = r.inputs("q k", d)
-    v, g = r.inputs("v", e), r.decay("g")
-    one, two, three, four, *five = [r.constant(n, 0.5) for n in names.split()]
-    S = r.state("S", d, e)
-    r.update(S, g * S.prev + one * k * (v - two * S.prev.T * (three * k)).T)
-    r.output("o", four * S.next.T * q + sum(five))
-    for kernel in ast.walk(ast.parse(triton_source(compile_spec(r)))):
-        if isinstance(kernel, ast.FunctionDef) and kernel.decorator_list:
-            stored = {x.id for x in ast.walk(kernel) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
-            given = {x.arg for x in kernel.args.args}
-            assert not {x for x in stored & given if not x.endswith("_p")}, kernel.name  # pointers move on
 
 
 def test_tiles_that_read_from_checkpoints_are_never_narrow_in_16_bits():

@@ -15,7 +15,7 @@ from chunkform.codegen.commands.compile import compile_module
 from chunkform.codegen.ir.expr import dim_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 
-TESTS = Path(__file__).parents[2] / "codegen" / "recurrence"
+TESTS = Path(__file__).parents[1]
 LENGTHS = (13, 5, 0, 8)
 SIZES = {"d": 3, "e": 4, "m": 5}
 Tensors = dict[str, torch.Tensor]

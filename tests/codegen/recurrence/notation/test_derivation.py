@@ -23,7 +23,7 @@ from .reading import read, read_indexed
 
 STEPS = 4
 WITHOUT_FORM = ("sequential", "segment-parallel", "scan", "strata")  # of their own; strata have theirs
-EXAMPLE = Path(__file__).parents[3] / "examples" / "my_recurrence.py"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "my_recurrence.py"
 
 
 def normalised() -> Recurrence:
@@ -55,9 +55,7 @@ def two_writes() -> Recurrence:
 
 
 # In oja_subspace no argument has the state's second dim, so that the oracle can't tell its size.
-LITERATURE = sorted(
-    f for f in (Path(__file__).parents[2] / "codegen" / "specs").glob("*.py") if f.stem != "oja_subspace"
-)
+LITERATURE = sorted(f for f in (Path(__file__).parents[2] / "specs").glob("*.py") if f.stem != "oja_subspace")
 SPECS = [
     *catalogue(),
     *find(str(EXAMPLE)),
