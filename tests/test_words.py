@@ -4,9 +4,12 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from chunkform.codegen.ir.expr import IN_KEYS
 
 ROOT = Path(__file__).parents[1]
 FORMER = {  # as words of a name: what stands for them
@@ -97,6 +100,32 @@ def test_names_have_the_fields_words(package):
         words = KERNEL_WORDS if place.startswith(KERNELS) else WORDS
         bad += [f"{place}: {n} ({words[w]})" for n in sorted(names(path) - kept) for w in former(n, words)]
     assert not bad, bad
+
+
+def words_of_nodes(path: Path) -> Iterator[str]:
+    """The kinds of leaves and the operations that a file makes or asks for."""
+    for x in ast.walk(ast.parse(path.read_text())):
+        match x:
+            case ast.Call(func=ast.Name(id="leaf" | "make") | ast.Attribute(attr="startswith"), args=[first, *_]):
+                yield from (
+                    y.value for y in ast.walk(first) if isinstance(y, ast.Constant) and isinstance(y.value, str)
+                )
+            case ast.Compare(left=ast.Attribute(attr="op") | ast.Subscript() | ast.Name(id="kind")):
+                values = (y.value for c in x.comparators for y in ast.walk(c) if isinstance(y, ast.Constant))
+                yield from (v for v in values if isinstance(v, str))
+
+
+def test_operations_and_kinds_of_leaves_have_the_fields_words():
+    """What `chunkform explain --after` shows. Keys have what was there before: they order terms."""
+    words = KERNEL_WORDS | {"mix": "transition", "weight": "transition"}
+    found = {}
+    for path in sorted((ROOT / "codegen" / "recurrence").rglob("*.py")):
+        for word in words_of_nodes(path):
+            if former(re.sub(r"\W+", "_", word), words):
+                found.setdefault(word, path.name)
+    assert not found
+    assert not [x for x in IN_KEYS if former(re.sub(r"\W+", "_", x), words)]
+    assert all(former(x.replace(" ", "_"), words) for x in IN_KEYS.values())
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,16 @@ BY_KEY = attrgetter("key")
 ROW, COL = "%i", "%j"  # the steps of a chunk, as rows and as columns
 INNER = "%ik"  # and once more; sorts between the two, so that renamed matrices keep rows before columns
 
+# What stands in keys for operations and kinds of leaves. Keys order terms, and so the statements of kernels, by which registers
+# spill or don't: where a word changes, its key stays, and with it all kernels as they were verified and measured.
+IN_KEYS = {
+    "state-adjoint product": "pairing",
+    "raw state-adjoint product": "raw pairing",
+    "prologue": "ahead",
+    "transition": "weight",
+    **{f"transition_{x}": f"mix_{x}" for x in ("mask", "in", "out", "all", "products")},
+}
+
 
 class Node:
     """One expression. `axes` are its free axes, sorted; `attrs` whatever else the operation needs.
@@ -82,7 +92,7 @@ def make(op: str, args: tuple[Node, ...] = (), attrs: tuple = (), axes: Iterable
             return known
     if not all(map(str.isascii, free)):
         free = tuple(sorted(free, key=plain_name))
-    own = repr((op, attrs, free))
+    own = repr(_in_order(op, attrs, free))
     key = identity = _digest(plain_name(own) + "".join([a.key for a in args]))
     if not own.isascii() or any(a.identity is not a.key for a in args):
         identity = _digest("other letters " + own + "".join([a.identity for a in args]))
@@ -95,6 +105,18 @@ def make(op: str, args: tuple[Node, ...] = (), attrs: tuple = (), axes: Iterable
     if op in PLAIN:
         _made[parts] = node
     return node
+
+
+def _in_order(op: str, attrs: tuple, free: tuple[str, ...]) -> tuple:
+    """What a key is made of: these, with what stands for words."""
+    if op == "leaf":
+        attrs = (in_keys(attrs[0]), *attrs[1:])
+    return in_keys(op), attrs, free
+
+
+def in_keys(word: str) -> str:
+    """What stands in keys, and in names that are made of them, for an operation or a kind of leaves."""
+    return IN_KEYS.get(word, word)
 
 
 def plain_name(text: str) -> str:

@@ -256,7 +256,7 @@ def _element(c: Compiled, name: str, sizes: Sizes) -> int:
 
 def _sources(nodes: Iterable[Node]) -> set[Node]:
     """The quantities of each step below nodes."""
-    kinds = ("input", "decay", "cotangent", "read", "write", "pairing", "stored", "sums")
+    kinds = ("input", "decay", "cotangent", "read", "write", "state-adjoint product", "stored", "sums")
     return {y for x in nodes for y in walk(x) if y.op == "leaf" and y.attrs[0] in kinds}
 
 

@@ -3,10 +3,10 @@
 A group of n states takes S_t = A_t S_{t-1} + writes, where A_t is n x n with a scalar in each entry. Products of A over the
 steps of a chunk take the place of exp(a_i - a_j). They are formed as they are, without logarithms, so any scalar will do.
 
-    mix_mask    [i, j]  how much of a write of step j to one state a read of another sees at step i
-    mix_in      [i]     ... of the state before the chunk
-    mix_out     [j]     how much of a write of step j to one state is in another after the chunk
-    mix_all             ... of the state before the chunk
+    transition_mask    [i, j]  how much of a write of step j to one state a read of another sees at step i
+    transition_in      [i]     ... of the state before the chunk
+    transition_out     [j]     how much of a write of step j to one state is in another after the chunk
+    transition_all             ... of the state before the chunk
 
 The arguments are the entries of A; `positions` says where each stands, and (to, of) which product is meant.
 """
@@ -64,7 +64,7 @@ def entries(group: tuple[StateForm, ...]) -> dict[tuple[int, int], Node]:
 
 
 class Transition:
-    """The four weights of a group, given how a step-level node becomes a stream."""
+    """The four kinds of products of a group's matrices, given how a step-level node becomes a stream."""
 
     def __init__(self, group: tuple[StateForm, ...], stream: Any) -> None:
         self.order = [s.name for s in group]
@@ -78,19 +78,19 @@ class Transition:
         return (self.positions, len(self.order), self.order.index(to.name), self.order.index(of.name))
 
     def mask(self, to: StateForm, of: StateForm, late: bool) -> Node:
-        return self._weight("mix_mask", to, of, (late,), (ROW, COL))
+        return self._product("transition_mask", to, of, (late,), (ROW, COL))
 
     def incoming(self, to: StateForm, of: StateForm, late: bool) -> Node:
-        return self._weight("mix_in", to, of, (late,), (ROW,))
+        return self._product("transition_in", to, of, (late,), (ROW,))
 
     def outgoing(self, to: StateForm, of: StateForm) -> Node:
-        return self._weight("mix_out", to, of, (), (ROW,))
+        return self._product("transition_out", to, of, (), (ROW,))
 
     def all(self, to: StateForm, of: StateForm) -> Node:
-        return self._weight("mix_all", to, of, (), ())
+        return self._product("transition_all", to, of, (), ())
 
-    def _weight(self, op: str, to: StateForm, of: StateForm, late: tuple[bool, ...], axes: tuple[str, ...]) -> Node:
-        """A weight; zero where nothing of a state ever gets into the other."""
+    def _product(self, op: str, to: StateForm, of: StateForm, late: tuple[bool, ...], axes: tuple[str, ...]) -> Node:
+        """One of these; zero where nothing of a state ever gets into the other."""
         places = self.order.index(to.name), self.order.index(of.name)
         if places not in self.reached:
             return ZERO
@@ -107,14 +107,14 @@ def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, in
 
 @functools.lru_cache(maxsize=2**14)
 def is_transition(x: Node) -> bool:
-    """Is x a weight between states, or a sum of such, with numbers before them?"""
+    """Is x a transition between states, or a sum of such, with numbers before them?"""
     terms = [split_constant(t)[1] for t in x.args] if x.op == "add" else [x]
-    return all(t.op.startswith("mix_") for t in terms)
+    return all(t.op.startswith("transition_") for t in terms)
 
 
 @functools.lru_cache(maxsize=2**14)
 def factored(x: Node) -> Node:
-    """x with terms that differ in a weight alone as one, with the sum of these weights: writes of the same to several states."""
+    """x with terms that differ in a transition alone as one, with the sum of these: writes of the same to several states."""
     x = rebuild(x, map(factored, x.args)) if x.args else x
     place = 0
     while x.op == "add":
@@ -138,8 +138,8 @@ def factored(x: Node) -> Node:
 
 
 def _around(x: Node, w: Node) -> object:
-    """What a term has around a weight that it is a product with, inside of sums or not: the same of two terms if they differ in
-    the weight alone."""
+    """What a term has around a transition that it is a product with, inside of sums or not: the same of two terms if they
+    differ in the transition alone."""
     if x is w:
         return w.axes
     if x.op == "sum":
@@ -149,7 +149,7 @@ def _around(x: Node, w: Node) -> object:
 
 
 def _instead(x: Node, w: Node, other: Node) -> Node:
-    """The term with another weight."""
+    """The term with another transition."""
     if x is w:
         return other
     inner = x.args[0] if x.op == "sum" else _factor_of(x, w)
@@ -157,18 +157,18 @@ def _instead(x: Node, w: Node, other: Node) -> Node:
 
 
 def _factor_of(x: Node, w: Node) -> Node:
-    """The factor of a product that is a weight, or a product with it."""
+    """The factor of a product that is a transition, or a product with it."""
     return next(f for f in x.args if w in _transitions_of(f))
 
 
 @functools.lru_cache(maxsize=2**12)
 def _kinds(w: Node) -> frozenset[tuple[Any, ...]]:
-    """What weights a sum of such is made of, but for the states that these lead from and to."""
-    return frozenset((y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("mix_"))
+    """What transitions a sum of such is made of, but for the states that these lead from and to."""
+    return frozenset((y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("transition_"))
 
 
 def gathered(x: Node) -> Node:
-    """x, a sum, with terms that differ in what the same weights are times as one: products with these of a sum."""
+    """x, a sum, with terms that differ in what the same transitions are times as one: products with these of a sum."""
     groups: dict[Any, list[tuple[Node, Callable[[Node], Node]]]] = {}
     for term in terms_of(x):
         key, core, around = _opened(term)
@@ -177,7 +177,7 @@ def gathered(x: Node) -> Node:
 
 
 def _opened(x: Node) -> tuple[Any, Node, Callable[[Node], Node]]:
-    """(what a term is around its core, the core, the term of another core) of sums with weights, in one another. What else a
+    """(what a term is around its core, the core, the term of another core) of sums with transitions, in one another. What else a
     sum is times is in the core."""
     number, x = split_constant(x)
     factors = factors_of(x)
@@ -188,12 +188,12 @@ def _opened(x: Node) -> tuple[Any, Node, Callable[[Node], Node]]:
         inner, core, around = _opened(sums[0].args[0])
         key = ("sum", sums[0].attrs, frozenset(transitions), inner)
         return key, mul(rest, core), lambda y: mul(*transitions, total(around(y), *sums[0].attrs))
-    return ("weights", frozenset(transitions)), mul(rest, *sums), lambda y: mul(*transitions, y)
+    return ("transitions", frozenset(transitions)), mul(rest, *sums), lambda y: mul(*transitions, y)
 
 
 @functools.lru_cache(maxsize=2**14)
 def _transitions_of(x: Node) -> tuple[Node, ...]:
-    """The weights that a term is a product with, inside of sums or not; none where it is so with one twice."""
+    """The transitions that a term is a product with, inside of sums or not; none where it is so with one twice."""
     if is_transition(x):
         return (x,)
     inside = x.args if x.op == "mul" else x.args[:1] if x.op == "sum" else ()
@@ -206,8 +206,8 @@ def _transitions_of(x: Node) -> tuple[Node, ...]:
 
 @functools.lru_cache(maxsize=2**12)
 def _products_of(x: Node) -> Node:
-    """What all weights between the states of a group are entries of."""
-    return make("mix_products", x.args, (*x.attrs[:2], x.attrs[-1]))
+    """What all transitions between the states of a group are entries of."""
+    return make("transition_products", x.args, (*x.attrs[:2], x.attrs[-1]))
 
 
 def _products(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
@@ -238,7 +238,7 @@ def _products(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, i
     return out
 
 
-def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+def _in_chunk(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     made = np.asarray(_transition(x, args, m, sizes), dtype=object)
     steps = len(x.axes)
     return np.moveaxis(made, range(steps, made.ndim), range(made.ndim - steps)) if made.ndim > steps else made
@@ -247,14 +247,14 @@ def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
 def _transition(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     (products,), count, direction = args, sizes[ROW], x.attrs[-1]
     products = products[:, :, x.attrs[2], x.attrs[3]]
-    late = int(x.attrs[4]) if x.op in ("mix_mask", "mix_in") else 0
+    late = int(x.attrs[4]) if x.op in ("transition_mask", "transition_in") else 0
     order = slice(None) if direction > 0 else slice(None, None, -1)
     match x.op:
-        case "mix_all":
+        case "transition_all":
             return products[count, 0]
-        case "mix_in":
+        case "transition_in":
             return products[late : count + late, 0][order]
-        case "mix_out":
+        case "transition_out":
             return products[count, 1:][order]
     out = np.full((count, count, *products.shape[2:]), m.const(Fraction(0)).item(), dtype=object)
     for i in range(count):
@@ -262,5 +262,11 @@ def _transition(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
     return out[order, order]
 
 
-CHUNK_OPERATIONS.update(mix_products=_products, mix_mask=_mix, mix_in=_mix, mix_out=_mix, mix_all=_mix)
-WHOLES.update(dict.fromkeys(("mix_mask", "mix_in", "mix_out", "mix_all"), _products_of))
+CHUNK_OPERATIONS.update(
+    transition_products=_products,
+    transition_mask=_in_chunk,
+    transition_in=_in_chunk,
+    transition_out=_in_chunk,
+    transition_all=_in_chunk,
+)
+WHOLES.update(dict.fromkeys(("transition_mask", "transition_in", "transition_out", "transition_all"), _products_of))

@@ -114,4 +114,4 @@ class Plan:
     def waits_for_decays(self) -> bool:
         """Is a sweep given what is made of the gradient of a decay, as where what another state reads is one?"""
         nodes = (x for s in self.sweeps for x in s.given.values())
-        return any(kind == "pairing" for x in nodes for kind, _ in leaf_names(x))
+        return any(kind == "state-adjoint product" for x in nodes for kind, _ in leaf_names(x))

@@ -88,9 +88,9 @@ def run_plan(
                 if stage.at_boundaries:
                     _check_boundaries(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, lengths)
                     _from_states(stage, env, p, arithmetic, sizes, lengths)
-                summed = env["pairing", stage.state_adjoint.leaf.attrs[1]]
+                summed = env["state-adjoint product", stage.state_adjoint.leaf.attrs[1]]
                 _unroll(stage.direct, env, arithmetic, sizes, lengths, beyond, known)
-                if not arithmetic.equal(env["pairing", stage.state_adjoint.leaf.attrs[1]], summed):
+                if not arithmetic.equal(env["state-adjoint product", stage.state_adjoint.leaf.attrs[1]], summed):
                     raise GateError(f"the state-adjoint product of {stage.state_adjoint.state}, summed and unrolled")
             case Unroll():
                 _unroll(stage, env, arithmetic, sizes, lengths, beyond, known)
@@ -239,7 +239,7 @@ def _unroll(
             shape = (length + more, *(sizes[dim_of(a)] for a in x.axes))
             pieces[x].append(np.broadcast_to(np.asarray(value, dtype=object), shape)[:length])
     for x, parts in pieces.items():
-        env["pairing", x.attrs[1]] = np.concatenate(parts)
+        env["state-adjoint product", x.attrs[1]] = np.concatenate(parts)
 
 
 def _whole(value: object, node: Node, own: dict[str, int]) -> np.ndarray:
@@ -268,7 +268,7 @@ def _accumulate(
         running = m.add(running, late[t])
         out[t] = np.asarray(running, dtype=object)
         running = m.add(running, early[t])
-    env["pairing", state_adjoint.leaf.attrs[1]] = stacked(out)
+    env["state-adjoint product", state_adjoint.leaf.attrs[1]] = stacked(out)
 
 
 def _at_the_end(
@@ -309,7 +309,7 @@ def _check_boundaries(
         for n in range(len(lengths) - 1, -1, -1):
             for kind in ("out", "in"):
                 running = m.add(running, env["sums", f"{name}.{kind}"][n])
-            summed = m.add(env["pairing", stage.state_adjoint.leaf.attrs[1]][starts[n]], early[starts[n]])
+            summed = m.add(env["state-adjoint product", stage.state_adjoint.leaf.attrs[1]][starts[n]], early[starts[n]])
             if not m.equal(np.asarray(running, dtype=object), summed):
                 raise GateError(f"the state-adjoint product of {name}, summed and from chunk boundaries")
         return
@@ -326,7 +326,7 @@ def _check_boundaries(
             values.append(np.asarray(running, dtype=object).item())
             running = m.add(running, early[t])
         pieces.append(np.array(values[::-1], dtype=object))
-    if not m.equal(np.concatenate(pieces[::-1]), env["pairing", stage.state_adjoint.leaf.attrs[1]]):
+    if not m.equal(np.concatenate(pieces[::-1]), env["state-adjoint product", stage.state_adjoint.leaf.attrs[1]]):
         raise GateError(f"the state-adjoint product of {name}, summed and from chunk boundaries")
 
 
@@ -365,7 +365,7 @@ def _from_states(
                         value = m.add(value, m.mul(minus, x))
             for x in (*own_late[t:], *own_early[t + 1 :]):
                 value = m.add(value, x)
-            whole = env["pairing", stage.state_adjoint.leaf.attrs[1]][starts[n] + t]
+            whole = env["state-adjoint product", stage.state_adjoint.leaf.attrs[1]][starts[n] + t]
             if not m.equal(np.asarray(value, dtype=object), np.asarray(whole, dtype=object)):
                 raise GateError(f"the state-adjoint product of {name}, summed and from checkpointed states")
 

@@ -230,13 +230,13 @@ class Interpreter:
         if len(inside) == 1:
             (f,) = inside
             rest = [g for g in factors if g is not f]
-            if f.op == "leaf" and f.attrs[0] == "raw pairing":
-                whole = leaf("raw pairing", f"{f.attrs[1]}.{b}")
+            if f.op == "leaf" and f.attrs[0] == "raw state-adjoint product":
+                whole = leaf("raw state-adjoint product", f"{f.attrs[1]}.{b}")
                 self.raw_state_adjoints[whole] = next(
                     v for k, v in self.raw_state_adjoints.items() if k.attrs[1] == f.attrs[1]
                 )
                 return mul(whole, *rest)
-            if f.op == "add" and depends(f, lambda y: y.op == "leaf" and y.attrs[0] == "raw pairing"):
+            if f.op == "add" and depends(f, lambda y: y.op == "leaf" and y.attrs[0] == "raw state-adjoint product"):
                 return add(*(self._summed([*rest, *factors_of(term)], b) for term in f.args))
         return total(mul(*factors), b)
 
@@ -278,7 +278,7 @@ class Interpreter:
         first, second = (renamed_value(m, here, *self._row_and_col(m.state)) for m in pair)
         rest = tuple(a for a in (first.row, first.col) if a is not None and a != here[b])
         key = f"{first.state}.{make_key(first, '', ONE)}.{make_key(second, '', ONE)}.{here[b]}"
-        node = leaf("raw pairing", key, rest)
+        node = leaf("raw state-adjoint product", key, rest)
         self.raw_state_adjoints[node] = (first, second)
         back = {there: a for a, there in here.items()}
         return mul(rename(node, {a: back[a] for a in rest}), *others)

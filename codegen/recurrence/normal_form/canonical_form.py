@@ -243,7 +243,7 @@ class Canonical:
 
     def _rewritten(self, x: Node) -> Node:
         while True:
-            raw = {y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("raw", "raw pairing")}
+            raw = {y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("raw", "raw state-adjoint product")}
             if not raw:
                 return x
             x = replace(x, {y: self._lookup(y) for y in raw})
@@ -317,7 +317,7 @@ class Canonical:
     def _cross(self, first: MatrixValue, second: MatrixValue) -> Node:
         """<first, second> from the states before the step, and what the step has written so far."""
         assert first.decay is not None and second.decay is not None
-        node = leaf("pairing", f"{first.state}.{second.state}")
+        node = leaf("state-adjoint product", f"{first.state}.{second.state}")
         self.crosses[node] = Cross(node, first.state, second.state)
         row = first.row
 
@@ -540,7 +540,7 @@ def _outside_sums(x: Node) -> Iterable[Node]:
 
 def _is_made(x: Node) -> bool:
     """Is x what a sweep yields?"""
-    return x.op == "leaf" and x.attrs[0] in ("read", "write", "pairing")
+    return x.op == "leaf" and x.attrs[0] in ("read", "write", "state-adjoint product")
 
 
 def _scalars(*nodes: Node) -> Iterable[Node]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ...ir.expr import Node, dim_of, factors_of, mul, rename, walk
 
-PER_STEP = frozenset("input|decay|log decay|cotangent|read|write|stored|ahead|multiplied|pairing|sums".split("|"))
+PER_STEP = frozenset(
+    "input|decay|log decay|cotangent|read|write|stored|prologue|multiplied|state-adjoint product|sums".split("|")
+)
 
 
 def outer_product(x: Node, order: tuple[str, ...]) -> tuple[Node, Node] | None:

@@ -25,9 +25,9 @@ def product_leaf(m: MatrixValue, wanted: tuple[str, ...]) -> Node:
     over columns, where both decay."""
     assert m.decay is not None
     if len(m.decay.axes) < 2:
-        return leaf("pairing", m.state, m.decay.axes)
+        return leaf("state-adjoint product", m.state, m.decay.axes)
     (axis,) = wanted or m.decay.axes[:1]
-    return leaf("pairing", f"{m.state}|{'rows' if axis == m.row else 'columns'}", (axis,))
+    return leaf("state-adjoint product", f"{m.state}|{'rows' if axis == m.row else 'columns'}", (axis,))
 
 
 def state_adjoint_terms(
@@ -83,7 +83,7 @@ def cancelled(x: Node) -> Node:
 
 
 def _is_state_adjoint(x: Node) -> bool:
-    return x.op == "leaf" and x.attrs[0] == "pairing"
+    return x.op == "leaf" and x.attrs[0] == "state-adjoint product"
 
 
 def _is_read(i: Interpreter, m: MatrixValue, side: str, vector: Node) -> bool:

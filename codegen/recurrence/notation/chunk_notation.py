@@ -103,7 +103,7 @@ class _ChunkNames:
             if y.op != "leaf":
                 continue
             kind, name, axes = y.attrs
-            if kind == "pairing":
+            if kind == "state-adjoint product":
                 table[y] = self.of_state_adjoint(y)
             elif kind in ("read", "write"):
                 known = self.of_read(y)
@@ -217,7 +217,7 @@ class _ChunkFormulas:
     def _visit(self, x: Node) -> Node:
         if x.op in ("decay_mask", "order_mask", "decay_in", "decay_out", "decay_all"):
             return self.decays.symbol(x)
-        if x.op in ("mix_mask", "mix_in", "mix_out", "mix_all"):
+        if x.op in ("transition_mask", "transition_in", "transition_out", "transition_all"):
             return self.decays.transition_symbol(x)
         if x.op == "inverse":
             if x not in self.introduced.inverses:

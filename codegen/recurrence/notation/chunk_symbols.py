@@ -98,13 +98,13 @@ class DecaySymbols:
     def transition_symbol(self, x: Node) -> Node:
         """The symbol of an entry of a product of the matrices by which states are added to each other."""
         to, of = (self.sweep.states[n] for n in x.attrs[2:4])
-        late = x.op in ("mix_mask", "mix_in") and x.attrs[4]
-        kind = {"mix_mask": "mask", "mix_out": "suffix"}.get(x.op, "prefix")
+        late = x.op in ("transition_mask", "transition_in") and x.attrs[4]
+        kind = {"transition_mask": "mask", "transition_out": "suffix"}.get(x.op, "prefix")
         end = "C," if self.sweep.direction > 0 else "1,"
         step = self.step_matrix()
-        letter = self.transition_letter(kind, late or x.op == "mix_all", step)
-        order = {"mix_mask": (ROW, COL), "mix_all": ()}.get(x.op, (ROW,))
-        return leaf("chunk", f"{letter}_{end if x.op == 'mix_all' else ''}{to},{of}", order)
+        letter = self.transition_letter(kind, late or x.op == "transition_all", step)
+        order = {"transition_mask": (ROW, COL), "transition_all": ()}.get(x.op, (ROW,))
+        return leaf("chunk", f"{letter}_{end if x.op == 'transition_all' else ''}{to},{of}", order)
 
     def step_matrix(self) -> str:
         """The symbol of the matrix of a step, such as (V, S) -> (mu V, mu V + lam S)."""

@@ -51,16 +51,16 @@ class Reader:
         """x without reads: each is written as a product of a state and a vector."""
         table = {}
         for y in walk(x):
-            if y.op != "leaf" or y.attrs[0] not in ("read", "write", "pairing"):
+            if y.op != "leaf" or y.attrs[0] not in ("read", "write", "state-adjoint product"):
                 continue
             key, order = y.attrs[:2], y.attrs[2]
             if key in self.reads:
                 own, meaning = self.reads[key].attrs[2], self.read(self.reads[key])
             elif key in self.writes and self.writes[key][0] in self.symbols:
                 own, meaning = self.writes[key][0].attrs[2], self.symbols[self.writes[key][0]]
-            elif y.attrs[0] == "pairing" and "." in y.attrs[1]:
+            elif y.attrs[0] == "state-adjoint product" and "." in y.attrs[1]:
                 own, meaning = order, self.cross(y.attrs[1])
-            elif y.attrs[0] == "pairing":
+            elif y.attrs[0] == "state-adjoint product":
                 p = next(p for p in self.form.state_adjoints if p.leaf.attrs[:2] == y.attrs[:2])
                 own, meaning = p.leaf.attrs[2], self.state_adjoint(p)
             else:

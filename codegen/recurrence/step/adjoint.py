@@ -84,7 +84,7 @@ def adjoint(forward: StepProgram, entrywise: bool = False) -> Adjoint:
     for v in forward.variables:
         if v.kind != "constant":
             g = of(v.kind, v.name, v.axes)
-            if v.is_decay:  # term by term, so that lam cancels against the 1 / lam of a pairing
+            if v.is_decay:  # term by term, so that lam cancels against the 1 / lam of a state-adjoint product
                 g = expand(add(*(mul(v.leaf, part) for part in terms_of(g))), v.axes)
             outputs[gradient_name(v)] = g
     names = {replace(x, to_trajectory): n for x, n in forward.names.items()}

@@ -276,7 +276,10 @@ class PassText:
         streams = self.text_of.arguments(unrolled.streams.nodes)
         edges = Items(tuple(map(Name, unrolled.at_boundaries.values())))
         names = [x.attrs[1] for x in stage.outputs]
-        results = [self.leaves.get("pairing", n, f"paired_{n.replace('.', '_').replace('|', '_')}") for n in names]
+        results = [
+            self.leaves.get("state-adjoint product", n, f"paired_{n.replace('.', '_').replace('|', '_')}")
+            for n in names
+        ]
         for x, result in zip(stage.outputs, results, strict=True):
             self.body.append(Note(f"{result}: {self.shown(self.reader.spelled(x))}"))
         size = self._size(next(x for x in self.p.sweeps if stage.forward[0].name in x.states))

@@ -147,7 +147,7 @@ class _States(PassText):
 def _pairs_steps(m: SegmentMap) -> bool:
     """Has the map quantities for each pair of a chunk's steps? Else a chunk may be as long as memory allows."""
     nodes = [*m.affine.linear.values(), *m.affine.local.values(), *m.definitions.values()]
-    return any(x.op.startswith("mix_") or {ROW, COL} <= set(x.axes) for x in walk(*nodes))
+    return any(x.op.startswith("transition_") or {ROW, COL} <= set(x.axes) for x in walk(*nodes))
 
 
 class SegmentMapText:

@@ -65,7 +65,7 @@ STEMS = {
 
 def stem_of(x: Node) -> str:
     """What a value is called, but for a number."""
-    return "transition" if x.op.startswith("mix_") else STEMS.get(x.op, "t")
+    return "transition" if x.op.startswith("transition_") else STEMS.get(x.op, "t")
 
 
 Called = Callable[[Node], str]  # what a stream is called
@@ -73,7 +73,7 @@ Called = Callable[[Node], str]  # what a stream is called
 
 def called(x: Node) -> str:
     """A stream by the name of the argument that it is."""
-    if x.op != "leaf" or x.attrs[0] in ("read", "write", "pairing"):
+    if x.op != "leaf" or x.attrs[0] in ("read", "write", "state-adjoint product"):
         return "x"
     kind, name, _ = x.attrs
     return f"log_{name}" if kind.startswith("log ") else name
@@ -188,8 +188,13 @@ def transition(x: Node, transitions: dict[tuple[Any, ...], str], streams: Stream
             parts.append(Items((Items((Literal(row), Literal(col))), _weight(value, row == col, streams))))
         made = call("TransitionMatrices", Items(tuple(parts), closed=True), n, direction, streams.inside())
         body.append(assign(transitions[key], made))
-    late = (Literal(x.attrs[4]),) if x.op in ("mix_mask", "mix_in") else ()
-    method = {"mix_mask": "mask", "mix_in": "incoming", "mix_out": "outgoing", "mix_all": "all"}[x.op]
+    late = (Literal(x.attrs[4]),) if x.op in ("transition_mask", "transition_in") else ()
+    method = {
+        "transition_mask": "mask",
+        "transition_in": "incoming",
+        "transition_out": "outgoing",
+        "transition_all": "all",
+    }[x.op]
     return Method(Name(transitions[key]), method, (Literal(to), Literal(of), *late))
 
 
@@ -208,7 +213,7 @@ def operation_of_chunks(
     x: Node, printer: TorchText, streams: Streams, transitions: dict[tuple[Any, ...], str], body: list[Statement]
 ) -> Code:
     """One of the operations of chunk programs."""
-    if x.op.startswith("mix_"):
+    if x.op.startswith("transition_"):
         return transition(x, transitions, streams, body)
     if x.op == "inverse":
         channels = {} if len(x.axes) == 2 else {"channels": Literal(True)}
@@ -299,7 +304,7 @@ class _Dependence:
             if x.op == "leaf":
                 self.on_nothing[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
             else:
-                self.on_nothing[x] = not x.op.startswith("mix_") and all(self.bare(a) for a in x.args)
+                self.on_nothing[x] = not x.op.startswith("transition_") and all(self.bare(a) for a in x.args)
         return self.on_nothing[x]
 
     def definition(self, x: Node) -> Node:

@@ -43,7 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter:
         found["products of matrices"] += 1
         return products(*given)
 
-    monkeypatch.setitem(evaluate.CHUNK_OPERATIONS, "mix_products", formed)
+    monkeypatch.setitem(evaluate.CHUNK_OPERATIONS, "transition_products", formed)
     return found
 
 

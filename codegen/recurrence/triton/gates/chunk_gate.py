@@ -32,14 +32,14 @@ from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, Piece
 from ..kernels.places import same_size
 from ..plan_passes.hoist import HALVES, Opened, Own
-from ..plan_passes.roles import INNER, STEPS, WEIGHT, at_row
+from ..plan_passes.roles import INNER, STEPS, TRANSITION, at_row
 from ..print.axis_names import block_name, dim_of_kept, size_name, tile_name
 from .kernel_gate import compare, runtime_function, strided
 
 NUMBERS = Rationals()
 B, H, CHUNK = 2, 2, 2
 SUMMED = "summed"  # what is known of a decay are sums of its logarithms
-LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "constant", WEIGHT, *PER_HEAD)
+LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "prologue", "constant", TRANSITION, *PER_HEAD)
 FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to fit into float32
 QUARTERED = TileFunction(
     "rounded_and_rest",

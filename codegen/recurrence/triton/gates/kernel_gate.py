@@ -376,13 +376,13 @@ def _weights(
         leaves.append(leaf("input", f"a{n}", (ROW,)))
     sizes = {ROW: chunk, COL: chunk, BEYOND: chunk - own}
     for x, (op, summed, after) in w.made.items():
-        axes = {ROW, COL} if op == "mix_mask" else {ROW}
-        late = (after,) if op != "mix_out" else ()
+        axes = {ROW, COL} if op == "transition_mask" else {ROW}
+        late = (after,) if op != "transition_out" else ()
         total: Any = array(Fraction(0))
         for c, (to, of) in summed:
             node = make(op, tuple(leaves), (positions, w.count, to, of, *late, w.direction), axes)
             total = total + c * evaluate(node, env, NUMBERS, sizes, done)
         total = np.array(total, dtype=object)
-        if op == "mix_mask":  # beyond the sequence there are zeros
+        if op == "transition_mask":  # beyond the sequence there are zeros
             total[:, :, own:] = total[..., own:] = Fraction(0)
-        yield x, total if op == "mix_mask" else total[..., :own]
+        yield x, total if op == "transition_mask" else total[..., :own]

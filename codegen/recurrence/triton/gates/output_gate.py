@@ -92,7 +92,7 @@ class Blocks(Memory):
         """What is made for a kernel in its prologue is what it stands for, and so is what is written of reads: terms with it
         cancel others with that."""
         kind, name, order = x.attrs
-        meant = {"ahead": self.origins, "write": self.written_of_reads}.get(kind, {})
+        meant = {"prologue": self.origins, "write": self.written_of_reads}.get(kind, {})
         if (kind, name) not in self.values and name in meant:
             node, own = meant[name], tuple(a for a in order if a not in STEPS)
             env: Env = {}

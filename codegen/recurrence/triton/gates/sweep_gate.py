@@ -28,12 +28,12 @@ from ...normal_form.form import StateForm
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel
 from ..plan_passes.hoist import Opened
-from ..plan_passes.roles import WEIGHT, at_row
+from ..plan_passes.roles import TRANSITION, at_row
 from ..print.axis_names import block_name
 from .chunk_gate import CHUNK, LOADED, B, Chunks, Found, H, Memory, prod
 
 TILE, WARPS, BLOCK, ROWS = 2, 2, 2 * CHUNK, 4
-AT_END = "weight at the end"
+AT_END = "transition at the end"
 Stored = dict[tuple[Node | None, Role], Argument]
 States = dict[str, np.ndarray]  # of each of some chunks
 
@@ -260,7 +260,9 @@ class Swept(Memory):
 
     def at_the_last(self, env: Env) -> Env:
         """Weights of the last step that the sweep takes of a chunk."""
-        return {(AT_END, x[1]): v[:, -1 if self.opened.direction > 0 else 0] for x, v in env.items() if x[0] == WEIGHT}
+        return {
+            (AT_END, x[1]): v[:, -1 if self.opened.direction > 0 else 0] for x, v in env.items() if x[0] == TRANSITION
+        }
 
     def compare_sums(self, x: Node, a: Argument, node: Node, found: Found, at: Chunks) -> None:
         """What is summed for each step, in each tile for each warp."""
@@ -274,6 +276,6 @@ class Swept(Memory):
 @cache
 def at_the_end(x: Node) -> Node:
     """A node whose weights over no axis are those of the last step that a sweep takes of a chunk."""
-    if x.op == "leaf" and x.attrs[0] == WEIGHT and not x.axes:
+    if x.op == "leaf" and x.attrs[0] == TRANSITION and not x.axes:
         return leaf(AT_END, x.attrs[1])
     return rebuild(x, map(at_the_end, x.args)) if x.args else x

@@ -16,7 +16,7 @@ from ....ir.placed_tiles import PlacedKernel
 from ....ir.warp_schedule import Schedule
 from ...normal_form.form import StateForm
 from ..plan_passes.hoist import Opened
-from ..plan_passes.roles import WEIGHT
+from ..plan_passes.roles import TRANSITION
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import block_name, size_name, tile_name
 from ..print.names import NameOf as NameOf
@@ -153,7 +153,7 @@ def sums_loaded(tiles: Tiles) -> list[Cumulative]:
 
 def _is_weight(a: Argument) -> bool:
     """Is it how much of one state is in another, at each step?"""
-    return a.source is not None and a.source.op == "leaf" and a.source.attrs[0] == WEIGHT
+    return a.source is not None and a.source.op == "leaf" and a.source.attrs[0] == TRANSITION
 
 
 def by_channel(*nodes: Node) -> bool:

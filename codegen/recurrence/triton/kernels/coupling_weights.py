@@ -15,11 +15,11 @@ from operator import add
 from typing import Any
 
 from ....ir.code import Code, Literal, Load, Name, call, shape, where, zeros
-from ....ir.expr import COL, ROW, Node, leaf, rebuild, split_constant, terms_of
+from ....ir.expr import COL, ROW, Node, in_keys, leaf, rebuild, split_constant, terms_of
 from ....ir.kernel_ir import For, If, KernelFunction, Let, Parameter, Return, Statement, Store, added, let
 from ...chunkwise.coupled_states import reached
 from ...chunkwise.plan import Plan, Sweep, Unroll
-from ..plan_passes.roles import WEIGHT
+from ..plan_passes.roles import TRANSITION
 
 
 @dataclass
@@ -75,17 +75,18 @@ def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Transitions], s
     state that enters a chunk as much is left after it as its last step has."""
     terms = [split_constant(t) for t in terms_of(x)]
     mixes = [y for _, y in terms]
-    kinds = {(y.op, y.args, y.attrs[:2], y.attrs[4:], y.axes) for y in mixes if y.op.startswith("mix_")}
-    if len(kinds) != 1 or not all(y.op.startswith("mix_") for y in mixes):
+    kinds = {(y.op, y.args, y.attrs[:2], y.attrs[4:], y.axes) for y in mixes if y.op.startswith("transition_")}
+    if len(kinds) != 1 or not all(y.op.startswith("transition_") for y in mixes):
         return None
     ((op, args, (positions, count), (*late, direction), own),) = kinds
     entries = tuple(streams[a.attrs[1]] if a.op == "leaf" else a for a in args)
     key = positions, direction, entries
     transitions = found.setdefault(key, Transitions(dict(zip(positions, entries, strict=True)), count, direction))
     summed = tuple((c, y.attrs[2:4]) for c, y in terms)
-    made = ("mix_in", summed, True) if op == "mix_all" else (op, summed, late == [True])
-    kind, axes = ("matrix", (ROW, COL)) if op == "mix_mask" else (WEIGHT, (ROW,))
-    name = f"{stem}.{list(found).index(key)}." + ".".join(map(str, [made[0], *(z for y in summed for z in y), made[2]]))
+    made = ("transition_in", summed, True) if op == "transition_all" else (op, summed, late == [True])
+    kind, axes = ("matrix", (ROW, COL)) if op == "transition_mask" else (TRANSITION, (ROW,))
+    said = [in_keys(made[0]), *(z for y in summed for z in y), made[2]]
+    name = f"{stem}.{list(found).index(key)}." + ".".join(map(str, said))
     transitions.made.setdefault(leaf(kind, name, axes), made)
     return leaf(kind, name, own)
 
@@ -149,7 +150,7 @@ def transition_kernel(name: str, w: Transitions, name_of: Callable[[Node], str])
     end: list[Statement] = []
     for leaf_, (op, summed, _) in w.made.items():
         parameters.append((Parameter(f"{name_of(leaf_)}_out"),))
-        if op == "mix_out":
+        if op == "transition_out":
             end.append(Store(Name(f"{name_of(leaf_)}_out") + "at" + "j", _sum("p", summed), Name("j") <= "last"))
     function = KernelFunction(
         name,
@@ -181,10 +182,10 @@ def _stores(w: Transitions, late: bool, name_of: Callable[[Node], str]) -> list[
     """The stores of a step's weights, before its matrix or after it."""
     found: list[Statement] = []
     for x, (op, summed, after) in w.made.items():
-        if after != late or op == "mix_out":
+        if after != late or op == "transition_out":
             continue
         out = Name(f"{name_of(x)}_out")
-        if op == "mix_mask":
+        if op == "transition_mask":
             seen = where(Name("there"), _sum("p", summed), 0.0)
             found.append(Store(out + "matrix" + Name("i") * "C" + "j", seen))
         else:

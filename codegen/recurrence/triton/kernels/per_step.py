@@ -221,7 +221,7 @@ def sometimes(results: Iterable[Result]) -> dict[tuple[str, str], tuple[str, ...
 
 def _is_given(x: Node) -> bool:
     """Is a leaf there whatever is wanted?"""
-    return x.attrs[0] not in ("read", "write", "stored", "multiplied", "sums", "pairing")
+    return x.attrs[0] not in ("read", "write", "stored", "multiplied", "sums", "state-adjoint product")
 
 
 def parameters_of(base: str, x: Node, missing: bool) -> tuple[Parameter, ...]:

@@ -29,7 +29,7 @@ from ....ir.kernel_ir import Body, Let, Statement, let
 from ....ir.spellings import Function
 from ....ir.step_program import DECAYS, PER_HEAD
 from ....printing.cannot_print import CannotPrint
-from ..plan_passes.roles import PER_STEP, STEPS, WEIGHT, at_row
+from ..plan_passes.roles import PER_STEP, STEPS, TRANSITION, at_row
 from ..print.axis_names import size_name
 from .arguments import Role
 from .channel_decays import ChannelDecays
@@ -72,7 +72,7 @@ class TileLeaves(ChannelDecays):
                     f"{variable}_tile", Load(matrix_place(variable)), order, raw=True
                 ).name
             return Value(Name(self.loads[Once(variable)]), order, raw=True)
-        if kind == WEIGHT:
+        if kind == TRANSITION:
             return self._weight(leaf(kind, name), order)
         if kind == "constant":
             return Value(Name(self.argument(self.name_of(x), Role.NUMBER, "number", x)), ())

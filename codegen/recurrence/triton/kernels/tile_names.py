@@ -25,13 +25,13 @@ from ....ir.expr import (
 )
 from ....ir.kernel_ir import Statement, let
 from ..plan_passes.hoist import Opened
-from ..plan_passes.roles import STEPS
+from ..plan_passes.roles import STEPS, TRANSITION
 from ..print.axis_names import axis_name, block_name
 from ..print.reserved import RESERVED
 from .arguments import Argument, Role, names_of_arguments
 from .tile_values import Value, zeros_of
 
-NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead", "weight", "block weight")
+NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "prologue", TRANSITION)
 TAKEN = frozenset("i c h b bh sh t0 at row step first last tl T H C DT".split())  # names that each kernel has
 
 

@@ -45,7 +45,7 @@ VANISHING = (
     "stored",
     "scaled",
     "stream",
-    "ahead",
+    "prologue",
     "product",
     "state in",
     "parameter",

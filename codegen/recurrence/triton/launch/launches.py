@@ -13,7 +13,7 @@ from ....ir.warp_schedule import Invert, Leave, Product, Schedule
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, slow_path_name
 from ..plan_passes.hoist import Opened
-from ..plan_passes.roles import WEIGHT
+from ..plan_passes.roles import TRANSITION
 from ..print.axis_names import block_name, size_name, tile_name
 from ..print.names import Names
 from ..print.sizes import cdiv, least, padded, size
@@ -178,7 +178,7 @@ class Launches:
                 255 if kernel.queues else most
             )  # as many as there are for each of 4 programs with 2 warps
         if any(
-            a.source is not None and a.source.op == "leaf" and a.source.attrs[0] == WEIGHT for a in kernel.arguments
+            a.source is not None and a.source.op == "leaf" and a.source.attrs[0] == TRANSITION for a in kernel.arguments
         ):
             # States that are mixed are sums of products: in float32 the last bits would depend on which of them is fused with
             # the sum, and that on all that a kernel is compiled for. It takes longer: products in float32 are fused as well.

@@ -75,7 +75,7 @@ class PassValues(OnePass):
             return Item(Name("constants"), Literal(name))
         if kind == "sums":
             return Attribute(Method(Name(self.names(x)), "sum", (Literal(2),)), "mT")
-        if kind == "pairing":
+        if kind == "state-adjoint product":
             return Name(f"{self.names(leaf('state', name))}_state_adjoint")
         if kind == "cotangent" and name[1:] in {s.name for s in self.c.step.states}:
             return Name(self.initial_gradient)
@@ -87,7 +87,11 @@ class PassValues(OnePass):
 
     def _tensor(self, x: Node) -> str:
         """The name of a leaf's tensor."""
-        return f"{self.names(leaf('state', x.attrs[1]))}_state_adjoint" if x.attrs[0] == "pairing" else self.names(x)
+        return (
+            f"{self.names(leaf('state', x.attrs[1]))}_state_adjoint"
+            if x.attrs[0] == "state-adjoint product"
+            else self.names(x)
+        )
 
     def _per_step(self, results: list[Result]) -> list[Statement]:
         """The launch of a kernel that makes these."""
@@ -177,10 +181,12 @@ class PassValues(OnePass):
         if len(terms) > TERMS or any(x.op != "leaf" or x.attrs[2] != order for x in terms):
             return []
         kinds = {x.attrs[0] for x in terms}
-        if not kinds <= {"sums", "pairing", "stored"} or kinds == {"pairing"}:
+        if not kinds <= {"sums", "state-adjoint product", "stored"} or kinds == {"state-adjoint product"}:
             return []
         return [
-            f"{self.names(leaf('state', x.attrs[1]))}_state_adjoint" if x.attrs[0] == "pairing" else self.names(x)
+            f"{self.names(leaf('state', x.attrs[1]))}_state_adjoint"
+            if x.attrs[0] == "state-adjoint product"
+            else self.names(x)
             for x in terms
         ]
 

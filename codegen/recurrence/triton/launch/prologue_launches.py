@@ -89,7 +89,7 @@ class PrologueLaunches(PassValues):
             return ref(self.names(x))
         axes, node = x.axes, self._multiplied({x: log_of(x)})[x]
         if printable(node, axes):
-            name = self.names(leaf("ahead", f"log {x.key}", axes))
+            name = self.names(leaf("prologue", f"log {x.key}", axes))
             self.body += self._per_step([Result(name, node, axes, "torch.float32")])
             return ref(name)
         results = self.torch_text({"x": node}, {"x": axes})
@@ -119,7 +119,7 @@ class PrologueLaunches(PassValues):
         """The streams of prologues among what a kernel loads, where what they are made of is made."""
         groups: dict[tuple[int, ...], dict[Node, Node]] = {}
         for x in dict.fromkeys(sources):
-            if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
+            if x.op == "leaf" and x.attrs[0] == "prologue" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._streams_in_prologue(x)
                 leaves = [y.attrs[:2] for y in walk(node) if y.op == "leaf"]

@@ -78,8 +78,8 @@ class StateAdjointLaunches(PrologueLaunches):
         streams: dict[Node, Node] = {}
         for x, node in stage.streams.items():
             if in_prologue(node):
-                self.origins[leaf("ahead", node.key[:12], node.axes)] = node
-                node = leaf("ahead", node.key[:12], node.axes)
+                self.origins[leaf("prologue", node.key[:12], node.axes)] = node
+                node = leaf("prologue", node.key[:12], node.axes)
             streams[x] = node
         kernels = []
         channels = next((x.axes[0] for x in stage.outputs if x.axes), None)

@@ -184,7 +184,8 @@ class Wants:
         return {
             v.name
             for v in self.c.step.variables
-            if v.kind != "constant" and ("pairing", state) in leaf_names(self.fused.values.get(gradient_name(v), ZERO))
+            if v.kind != "constant"
+            and ("state-adjoint product", state) in leaf_names(self.fused.values.get(gradient_name(v), ZERO))
         }
 
     def _root_wants(self, root: str) -> set[str]:
@@ -228,7 +229,7 @@ class Wants:
         if any(y.attrs[0] in ("inner", "product") for y in leaves) or node.op == "inverse":
             return False
         made = [y for z in (node, *streams_of(o, [node]).values()) for y in walk(z) if y.op == "leaf"]
-        late = {"ahead": k, "stored": k}
+        late = {"prologue": k, "stored": k}
         return all(self.fused.made.get(y.attrs[:2], late.get(y.attrs[0], -1)) < k for y in made)
 
 

@@ -346,7 +346,7 @@ class _Opening:
         stream = leaf("stream", node.key[:12], (ROW, *node.axes))
         if in_prologue(node):
             self.out.origins[stream] = node
-            node = leaf("ahead", node.key[:12], node.axes)
+            node = leaf("prologue", node.key[:12], node.axes)
         self.out.streams[stream] = node
         return stream
 
@@ -555,7 +555,7 @@ def longer(x: Node, step: str) -> Node | None:
 
 def _replaced(x: Node, mapping: dict[Node, Node]) -> Node:
     """x with leaves replaced, but for those that decays between steps are made of."""
-    if x.op.startswith(("decay_", "mix_")):
+    if x.op.startswith(("decay_", "transition_")):
         return x
     return mapping.get(x) or (rebuild(x, (_replaced(a, mapping) for a in x.args)) if x.args else x)
 

@@ -17,10 +17,10 @@ INNER = "%ik"
 STEPS = (ROW, INNER, COL)
 
 
-PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled", "intra")
+PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "prologue", "scaled", "intra")
 
 
-WEIGHT = "weight"  # of each step, how much of one state is in another (see `coupling_weights.py`)
+TRANSITION = "transition"  # of each step, how much of one state is in another (see `coupling_weights.py`)
 
 
 def is_state(x: Node) -> bool:

@@ -164,7 +164,7 @@ class _Fusion:
     def stage_of(self, x: Node) -> int | None:
         """The stage that makes the last of the reads in x; None where x has none, or what a sweep can't load."""
         found = [self.made[y.attrs[:2]] for y in walk(x) if is_made(y) and y.attrs[:2] not in self.given]
-        if any(y.op == "leaf" and y.attrs[0] in ("pairing", "sums", "trajectory") for y in walk(x)):
+        if any(y.op == "leaf" and y.attrs[0] in ("state-adjoint product", "sums", "trajectory") for y in walk(x)):
             return None
         return max(found, default=None)
 

@@ -18,8 +18,8 @@ STEMS = {
     "own": "own",
     "scaled": "scaled",
     "intra": "intra",
-    "ahead": "ahead",
-    "weight": "weight",
+    "prologue": "ahead",
+    "transition": "weight",
 }
 
 

@@ -28,10 +28,10 @@ def nodes() -> list[Node]:
             make("decay_in", (NUMBER,), (True, way), (ROW,)),
             make("decay_all", (NUMBER,), (), ()),
             make("inverse", (PAIRS,), (way,), (ROW, COL)),
-            make("mix_mask", (NUMBER,) * 3, (*MIXED, True, way), (ROW, COL)),
-            make("mix_in", (NUMBER,) * 3, (*MIXED, False, way), (ROW,)),
-            make("mix_out", (NUMBER,) * 3, (*MIXED, way), (ROW,)),
-            make("mix_all", (NUMBER,) * 3, (*MIXED, way), ()),
+            make("transition_mask", (NUMBER,) * 3, (*MIXED, True, way), (ROW, COL)),
+            make("transition_in", (NUMBER,) * 3, (*MIXED, False, way), (ROW,)),
+            make("transition_out", (NUMBER,) * 3, (*MIXED, way), (ROW,)),
+            make("transition_all", (NUMBER,) * 3, (*MIXED, way), ()),
         ]
     return found
 
@@ -41,7 +41,7 @@ def test_all_operations_are_tried() -> None:
     assert own == {x.op for x in nodes()} | {
         "order_mask",
         "apart_mask",
-        "mix_products",
+        "transition_products",
         "channel_solve",
     }  # the same in all chunks; inside; below
 

@@ -18,7 +18,9 @@ from chunkform.spec.language import Recurrence
 
 
 def mask(to, of, late=False):
-    return make("mix_mask", (leaf("stream", "a", (ROW,)),), (((0, 0), (1, 0), (1, 1)), 2, to, of, late, 1), (ROW, COL))
+    return make(
+        "transition_mask", (leaf("stream", "a", (ROW,)),), (((0, 0), (1, 0), (1, 1)), 2, to, of, late, 1), (ROW, COL)
+    )
 
 
 def nodes(sweep):
@@ -59,7 +61,7 @@ def test_what_is_written_alike_is_multiplied_once(momentum):
     (sweep,) = momentum.forward.sweeps
     sums = [x for x in nodes(sweep) if x.op == "sum" and x.attrs == (COL,) and any(map(is_transition, walk(x)))]
     assert len(sums) == 2  # for the reads of M and of S, of which each has one sum over writes to both
-    assert {x.attrs[2:4] for x in nodes(sweep) if x.op.startswith("mix_")} == {(0, 0), (1, 0), (1, 1)}
+    assert {x.attrs[2:4] for x in nodes(sweep) if x.op.startswith("transition_")} == {(0, 0), (1, 0), (1, 1)}
 
 
 def test_terms_that_differ_in_more_than_a_weight_stay_apart():
@@ -74,7 +76,7 @@ def test_terms_that_differ_in_more_than_a_weight_stay_apart():
 
 def test_what_is_times_the_same_weights_is_summed_first():
     k, v = leaf("stream", "k", (COL,)), leaf("stream", "v", (COL,))
-    start = make("mix_in", mask(0, 0).args, (*mask(0, 0).attrs[:4], False, 1), (ROW,))
+    start = make("transition_in", mask(0, 0).args, (*mask(0, 0).attrs[:4], False, 1), (ROW,))
     one, other = (mul(c, start, total(mul(mask(1, 0), x), COL)) for c, x in ((1, k), (2, v)))
     assert gathered(one + other) == mul(start, total(mul(mask(1, 0), k + 2 * v), COL))
     apart = one + mul(start, total(mul(mask(1, 1), v), COL)) + total(mul(mask(1, 0), v), COL)
