@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, reduce
+from typing import Any
 
 from ..ir.code import (
     Attribute,
@@ -46,20 +47,26 @@ class NoMeaning(Exception):
 
 @dataclass(frozen=True)
 class Helper:
-    """A function: its parameters, what it does, and what its names stand for where it is defined."""
+    """A function: its parameters, what those are by default, what it does, and what its names stand for where it is defined."""
 
     parameters: tuple[str, ...]
+    defaults: dict[str, Any]
     body: Body
     known: dict[str, object]
 
 
-@cache
 def helper(function: Callable[..., object]) -> Helper:
     """A function that Triton compiles, from its source."""
-    plain = getattr(function, "fn", function)
+    return _helper(getattr(function, "fn", function))  # what Triton makes of it has a hash of all that it calls
+
+
+@cache
+def _helper(plain: Callable[..., object]) -> Helper:
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(plain))).body
     assert isinstance(node, ast.FunctionDef)
-    return Helper(tuple(a.arg for a in node.args.args), _body(node.body), plain.__globals__)
+    parameters = inspect.signature(plain).parameters
+    defaults = {n: x.default for n, x in parameters.items() if x.default is not inspect.Parameter.empty}
+    return Helper(tuple(a.arg for a in node.args.args), defaults, _body(node.body), plain.__globals__)
 
 
 def body_of(text: str) -> Body:

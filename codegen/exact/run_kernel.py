@@ -14,10 +14,8 @@ A gate compares what a launch leaves in memory with what it means. On the way th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -466,7 +464,7 @@ class _Launch:
         if getattr(function, "__name__", "") == "log_of_sum":
             return BUILT_IN["tl.maximum"](self, *arguments)
         found = helper(function)
-        names = {**_defaults(function), **dict(zip(found.parameters, arguments, strict=False))}
+        names = {**found.defaults, **dict(zip(found.parameters, arguments, strict=False))}
         return self.inside_of(found.body, names, lambda n: _known(found.known, n))
 
     def inside_of(self, body: Body, names: Names, functions: Functions) -> Value:
@@ -482,12 +480,6 @@ class _Launch:
 def _known(known: Mapping[str, Value], name: str) -> Value:
     found = known.get(name)
     return getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
-
-
-@cache
-def _defaults(function: Callable[..., object]) -> dict[str, Value]:
-    parameters = inspect.signature(getattr(function, "fn", function)).parameters
-    return {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
 
 
 STATEMENTS: dict[type, Callable[..., None]] = {

@@ -63,7 +63,9 @@ def strata_sections(c: Compiled) -> Iterator[Section]:
     for n, part in enumerate(c.strata, 1):
         own, title = part.compiled, f"Stratum {n}"
         states = ", ".join(s.name for s in own.step.states)
-        yield Section(title, (sentence(f"{states}: {FAMILIES[own.family]}."), *_taken(c, part)))
+        added = ", ".join(s.name for s in own.step.states if s.name not in {x.name for x in c.step.states})
+        start = f" {added}: 0 before the first step." if added else ""
+        yield Section(title, (sentence(f"{states}: {FAMILIES[own.family]}.{start}"), *_taken(c, part)))
         for section in family_sections(own):
             yield replace(section, title=f"{title}: {section.title[0].lower()}{section.title[1:]}")
     if c.frame is not None:

@@ -153,7 +153,7 @@ def test_where_a_pass_refuses_its_file_says_why_and_other_forms_are_sought(tmp_p
     compiled(decayed_sum())  # whose later files aren't left behind
     with recorded() as records:
         assert compiled(decayed_sum(nonlinear=True)).family == "sequential"
-    before, others = ["lower", "stabilize", "decays", "adjoint", "normalize"], {"scans", "strata", "stratum"}
+    before, others = ["lower", "stabilize", "decays", "adjoint", "normalize"], {"scans", "strata", "stratum", "frame"}
     assert [r.name for r in records][:5] == before and {r.name for r in records[5:]} <= others
     assert "NotAffine: " in (tmp_path / "decayed_sum" / "05_normalize.txt").read_text()
     assert not list((tmp_path / "decayed_sum").glob("*plan*"))

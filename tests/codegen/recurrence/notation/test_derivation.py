@@ -289,10 +289,18 @@ def test_the_strata_forward(case):
     strata = [x for x in sections if re.fullmatch(r"Stratum \d+", x)]
     if not strata:
         pytest.skip("has none")
+    if run.c.frame is not None:  # in which states have other values than the step's
+        run = Run(run.c)
+    for s in (s for part in run.c.strata for s in part.compiled.step.states):
+        run.values.setdefault((s.name, "0"), np.zeros([run.sizes[dim_of(a)] for a in s.axes] + [1] * (2 - len(s.axes))))
     for t in range(1, STEPS + 1):
         for title in strata:
             parts = (title, f"{title}: maps that compose", f"{title}: read-write form")
             settle(run, [line for x in parts for line in sections.get(x, ())], t)
+    for line in sections.get("Last states", ()):
+        left, _, right = line.partition(" = ")
+        state = left.removesuffix("_t")
+        assert close(read(right, run.lookup(STEPS)), run.last[state]), line
 
 
 def test_the_form_over_a_chunk(case):
