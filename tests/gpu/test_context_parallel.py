@@ -213,7 +213,8 @@ def ways(rank: int, count: int) -> dict[str, int]:
 
         def call(way: str, op: Any = op, own: Any = own) -> list[Tensor]:
             o, _ = op(own, None, True, context_parallel=groups[way])
-            return [o, *torch.autograd.grad(o, list(own.values()), torch.ones_like(o))]
+            grads = torch.autograd.grad(o, list(own.values()), torch.ones_like(o))
+            return [o.detach(), *grads]  # a graph that stayed would tie a captured pass to this one's stream
 
         wrong, kept = 0, {}
         for turn in range(6):
