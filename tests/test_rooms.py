@@ -4,6 +4,7 @@ import ast
 import importlib.util
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -103,6 +104,18 @@ def test_what_runs_ops_knows_no_compiler():
     """A training job needs neither SymPy nor Jinja."""
     above = ("codegen", "spec", "integrations")
     assert [(a, b) for a, b, _ in rooms.imports() if a.startswith("runtime") and b.split(".")[0] in above] == []
+
+
+def test_costs_lie_below_the_passes_that_may_choose_by_them():
+    """They count on a plan, whatever makes kernels or torch text of it; predictions lie above all passes."""
+    graph, cost = rooms.module_graph(), "codegen.recurrence.chunkwise.cost"
+    printers = tuple(f"codegen.recurrence.{x}" for x in ("triton", "torch_form", "stepwise")) + ("codegen.printing",)
+    assert [m for m in nx.descendants(graph, cost) if m.startswith(printers)] == []
+    passes = [m for m in graph if m.startswith("codegen.recurrence.triton.plan_passes.")]
+    assert passes and not nx.descendants(graph, cost) & {*passes}
+    above = ("codegen.recurrence.predict", "codegen.recurrence.compiled_cost", "codegen.performance")
+    asked = {m for x in passes for m in nx.descendants(graph, x)}
+    assert [m for m in asked if m.startswith(above)] == []
 
 
 def test_the_picture_is_fresh():

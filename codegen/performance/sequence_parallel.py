@@ -27,9 +27,10 @@ from chunkform.errors import ArgumentError
 from chunkform.runtime.parallel.links import Links, gathering, rounds, scanning, way
 
 from ..recurrence.chunkwise.compiled import Compiled
+from ..recurrence.chunkwise.cost import Sizes
 from ..recurrence.chunkwise.plan import Plan, Sweep
 from ..recurrence.chunkwise.segment_maps import Affine, segment_map
-from ..recurrence.cost import Sizes, forward_cost
+from ..recurrence.compiled_cost import forward_cost
 from ..recurrence.predict import H200, Machine, predict
 
 WIDE = 4  # bytes of a map's entries

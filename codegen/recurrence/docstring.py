@@ -6,7 +6,8 @@ import inspect
 
 from ..ir.expr import dim_of
 from .chunkwise.compiled import Compiled
-from .cost import Cost, Sizes, backward_cost, forward_cost
+from .chunkwise.cost import Cost, Sizes
+from .compiled_cost import backward_cost, forward_cost
 from .notation.derivation import step_formulas
 
 OPTIONS = (

@@ -17,9 +17,10 @@ from ..ir.expr import ZERO, dim_of, leaves, mul
 from ..ir.latex_page import Page, formulas
 from ..ir.notation import Notation
 from .chunkwise.compiled import Compiled
+from .chunkwise.cost import CHUNK, Cost, Sizes, sweep_flops
 from .chunkwise.plan import Plan, Sweep
+from .compiled_cost import backward_cost, forward_cost, launches
 from .compiler_fault import blaming_with
-from .cost import CHUNK, Cost, Sizes, backward_cost, forward_cost, launches, sweep_flops
 from .gates.symbolic_proof import symbolic_proof
 from .normal_form.form import StateForm
 from .notation.derivation import derivation

@@ -2,7 +2,7 @@
 
 A pass takes as long as the slower of two things, and its kernels' starts on top:
 
-    moving        its bytes (cost.py counts them) at the rate of a large copy
+    moving        its bytes (chunkwise/cost.py counts them) at the rate of a large copy
     computing     each sweep's products at the rate that sweeps reach on tensor cores, and then the exponentials that decays
                   need; a product without the tiled axis is done again for every tile. A lone program reaches a part of that rate
                   only, so that few heads and batches leave the GPU idle: then the sequence is cut into segments, for a sweep
@@ -21,8 +21,9 @@ from typing import Any
 
 from ..ir.expr import Node, dim_of, walk
 from .chunkwise.compiled import Compiled
+from .chunkwise.cost import Cost, Sizes
 from .chunkwise.plan import Plan, Sweep
-from .cost import Cost, Sizes, backward_cost, forward_cost, launches
+from .compiled_cost import backward_cost, forward_cost, launches
 from .over_chunks import why_stepwise
 from .triton import in_substeps, kernel_plan, scanned
 

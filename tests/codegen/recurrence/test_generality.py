@@ -18,7 +18,7 @@ from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence import check
 from chunkform.codegen.recurrence.check import check_op, samples
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
-from chunkform.codegen.recurrence.cost import Sizes, sweep_flops
+from chunkform.codegen.recurrence.chunkwise.cost import Sizes, sweep_flops
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case

@@ -5,7 +5,8 @@ import functools
 import pytest
 
 from chunkform.codegen.recurrence.backends import triton_section
-from chunkform.codegen.recurrence.cost import Sizes, forward_cost
+from chunkform.codegen.recurrence.chunkwise.cost import Sizes
+from chunkform.codegen.recurrence.compiled_cost import forward_cost
 from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.over_chunks import why_stepwise
 from chunkform.codegen.recurrence.pipeline import compile_spec

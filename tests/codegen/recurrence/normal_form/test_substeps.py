@@ -10,7 +10,8 @@ from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.expr import add, mul, walk
 from chunkform.codegen.recurrence.backends import triton_section
-from chunkform.codegen.recurrence.cost import Sizes, backward_cost, forward_cost
+from chunkform.codegen.recurrence.chunkwise.cost import Sizes
+from chunkform.codegen.recurrence.compiled_cost import backward_cost, forward_cost
 from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.gates.gates import gate_substeps
 from chunkform.codegen.recurrence.normal_form.substeps import stream_name

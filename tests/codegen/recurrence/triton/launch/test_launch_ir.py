@@ -39,7 +39,7 @@ from chunkform.codegen.printing.code_passes import finished_function as finished
 from chunkform.codegen.printing.code_passes.freed import freed
 from chunkform.codegen.printing.code_passes.wanted import wanted as guarded
 from chunkform.codegen.printing.launch_text import lines_of
-from chunkform.codegen.recurrence.cost import launches
+from chunkform.codegen.recurrence.compiled_cost import launches
 from chunkform.codegen.recurrence.triton import TritonForm, triton_form
 from chunkform.errors import GateError
 
