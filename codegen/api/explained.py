@@ -12,7 +12,7 @@ from typing import Any
 from chunkform.spec.language import Declaration
 
 from ..commands.compile import one_of
-from ..commands.kinds import kind_of
+from ..commands.kinds import CompiledSpec, kind_of
 from ..recurrence.notation.formulas import Formula, Section
 from .shown import formula_html, json_of, sentence_html, table_html, text_of
 
@@ -83,7 +83,7 @@ class Explanation:
     reason: str | None
     derivation: Derivation
     data: dict[str, Any] = field(repr=False)
-    compiled: Any = field(repr=False)
+    compiled: CompiledSpec = field(repr=False)
     counted_for: tuple[int, int] = field(default=(64, 64), repr=False)  # the size of every dim, and steps of a chunk
 
     @property
@@ -146,9 +146,8 @@ def explain(spec: Declaration | str | os.PathLike[str], width: int = 64, chunk: 
     kind = kind_of(r)
     c = kind.compile_spec(r)
     data = kind.explanation(c, width, chunk)
-    family = "attention" if data.get("kind") == "attention" else c.family
     found = Derivation(r.name, tuple(kind.derivation(c)), kind.latex_document(c))
-    return Explanation(r, family, data.get("reason"), found, data, c, (width, chunk))
+    return Explanation(r, c.family, data.get("reason"), found, data, c, (width, chunk))
 
 
 def _formula_data(f: Formula) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class CompiledAttention:
     normaliser: Normaliser
     gates: tuple[GateResult, ...] = ()
     moved: CompiledAttention | None = None
+    family: str = "attention"
 
     @property
     def name(self) -> str:

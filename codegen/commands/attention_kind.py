@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from chunkform.spec.language.attention import Attention
 
@@ -12,7 +12,7 @@ from ..attention.compiled import CompiledAttention
 from ..attention.emit import declared_hash, emit, spec_hash, stub
 from ..attention.explain import derivation, explanation, latex_document, show
 from ..attention.pipeline import compile_attention as compile_spec
-from ..checking.checked import DTYPES, Checked
+from ..checking.checked import DTYPES, Checked, Op
 
 if TYPE_CHECKING:
     from ..attention.situations import AttentionSubject
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def check_one(
-    a: Attention, c: CompiledAttention, op: Callable[..., Any], seeds: int, steps: int, width: int, device: str
+    a: Attention, c: CompiledAttention, op: Op, seeds: int, steps: int, width: int, device: str
 ) -> list[Checked]:
     """The largest errors of an attention's op: full, causal, and with one head of keys for all of queries."""
     from ..attention.check import Case, check_op, grouped
@@ -61,18 +61,18 @@ def check_one(
     return found
 
 
-def subject(a: Attention, c: CompiledAttention, op: Callable[..., Any], device: str) -> AttentionSubject:
+def subject(a: Attention, c: CompiledAttention, op: Op, device: str) -> AttentionSubject:
     from ..attention.situations import AttentionSubject
 
     return AttentionSubject(a, c, op, device)
 
 
-def conditions_of(a: Attention, c: CompiledAttention, op: Callable[..., Any], device: str) -> list[Checked]:
+def conditions_of(a: Attention, c: CompiledAttention, op: Op, device: str) -> list[Checked]:
     """None: an attention is defined for all numbers."""
     return []
 
 
-def inspect_one(c: CompiledAttention, arch: str, dtypes: Any, widths: Any) -> Iterator[InspectRow]:
+def inspect_one(c: CompiledAttention, arch: str, dtypes: Iterable[str], widths: Iterable[int]) -> Iterator[InspectRow]:
     from ..attention.inspect import inspect_attention
 
-    return inspect_attention(c, arch, dtypes, widths)
+    return inspect_attention(c, arch, tuple(dtypes), tuple(widths))

@@ -15,7 +15,7 @@ from chunkform.spec.language import Declaration, find
 from chunkform.spec.language.load import everything
 
 from ..checking.accuracy import AMPLIFIED, Judged
-from ..checking.calls import SECONDS, Report, call, check_calls, reproduction
+from ..checking.calls import SECONDS, Report, Subject, call, check_calls, reproduction
 from ..checking.checked import DTYPES, Checked
 from .compile import compile_module
 from .kinds import kind_of
@@ -67,12 +67,12 @@ def check_all(
     return found, reports
 
 
-def subject_of(r: Declaration, device: str) -> Any:
+def subject_of(r: Declaration, device: str) -> Subject:
     """A declaration with its op, as `check_calls` takes it."""
     return kind_of(r).subject(r, kind_of(r).compile_spec(r), getattr(compile_module(r), r.name), device)
 
 
-def checked(r: Declaration, report: Report, subject: Any, device: str) -> list[Checked]:
+def checked(r: Declaration, report: Report, subject: Subject, device: str) -> list[Checked]:
     """The worst of each quantity and dtype, with the cause of its failures."""
     file = str(r.where.file)
     spec = r.name if any(x.name == r.name and str(x.where.file) == file for x in everything()) else file

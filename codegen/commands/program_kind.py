@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from chunkform.runtime.launch.files import removed_at_exit
 from chunkform.spec.language.program import Program
 
-from ..checking.checked import DTYPES, Checked
+from ..checking.checked import DTYPES, Checked, Op
 from ..programs.compiled import CompiledProgram
 from ..programs.emit import emit, spec_hash, stub
 from ..programs.explain import derivation, explanation, show, svg
@@ -19,7 +20,7 @@ from ..programs.pipeline import compile_program as compile_spec
 
 if TYPE_CHECKING:
     from ..performance.compile_report import InspectRow
-    from ..recurrence.situations import Subject
+    from ..programs.situations import ProgramSubject
 
 __all__ = [
     "check_one",
@@ -43,9 +44,7 @@ def declared_hash(p: Program) -> None:
     """None: what a program says is known once its equations are parted among ops, each of which is compiled."""
 
 
-def check_one(
-    p: Program, c: CompiledProgram, op: Callable[..., Any], seeds: int, steps: int, width: int, device: str
-) -> list[Checked]:
+def check_one(p: Program, c: CompiledProgram, op: Op, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
     """The largest errors of a program's op, the residuals of its solves, and what its iterations need."""
     from ..programs.check import check_program
     from ..recurrence.samples import Case
@@ -64,19 +63,19 @@ def check_one(
     return found
 
 
-def subject(p: Program, c: CompiledProgram, op: Callable[..., Any], device: str) -> Subject:
+def subject(p: Program, c: CompiledProgram, op: Op, device: str) -> ProgramSubject:
     from ..programs.situations import ProgramSubject
 
     return ProgramSubject(p, c, op, device)
 
 
-def conditions_of(p: Program, c: CompiledProgram, op: Callable[..., Any], device: str) -> list[Checked]:
+def conditions_of(p: Program, c: CompiledProgram, op: Op, device: str) -> list[Checked]:
     """The residuals of a program's solves, and what its iterations need."""
     rows = check_one(p, c, op, 1, 40, 32, device)
     return [r for r in rows if r.quantity.startswith(("residual of ", "|1 - step"))]
 
 
-def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> Iterator[InspectRow]:
+def inspect_one(c: CompiledProgram, arch: str, dtypes: Iterable[str], widths: Iterable[int]) -> Iterator[InspectRow]:
     """A row for every kernel that a call of the program launches."""
     from ..performance.compile_report import launches_of, report_row
 
@@ -87,7 +86,7 @@ def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> Iter
                 yield report_row(x, arch, dtype, width, 0)
 
 
-def generated_module(c: CompiledProgram) -> Any:
+def generated_module(c: CompiledProgram) -> ModuleType:
     """The generated file as a module; Triton reads a kernel's source from its file."""
     folder = removed_at_exit("chunkform_program_")
     path = folder / f"program_{c.name}.py"

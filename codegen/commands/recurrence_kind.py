@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from chunkform.spec.language import Recurrence
 
-from ..checking.checked import DTYPES, Checked
+from ..checking.checked import DTYPES, Checked, Op
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.emit import declared_hash, emit, spec_hash, stub
 from ..recurrence.explain import derivation, explanation, latex_document, show
@@ -34,9 +34,7 @@ __all__ = [
 ]
 
 
-def check_one(
-    r: Recurrence, c: Compiled, op: Callable[..., Any], seeds: int, steps: int, width: int, device: str
-) -> list[Checked]:
+def check_one(r: Recurrence, c: Compiled, op: Op, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
     """The largest errors of a recurrence's op."""
     from ..recurrence.check import check_op
     from ..recurrence.samples import Case
@@ -55,18 +53,18 @@ def check_one(
     return found
 
 
-def subject(r: Recurrence, c: Compiled, op: Callable[..., Any], device: str) -> Subject:
+def subject(r: Recurrence, c: Compiled, op: Op, device: str) -> Subject:
     from ..recurrence.situations import Subject
 
     return Subject(r, c, op, device)
 
 
-def conditions_of(r: Recurrence, c: Compiled, op: Callable[..., Any], device: str) -> list[Checked]:
+def conditions_of(r: Recurrence, c: Compiled, op: Op, device: str) -> list[Checked]:
     """None: a recurrence is defined for all numbers."""
     return []
 
 
-def inspect_one(c: Compiled, arch: str, dtypes: Any, widths: Any) -> Iterator[InspectRow]:
+def inspect_one(c: Compiled, arch: str, dtypes: Iterable[str], widths: Iterable[int]) -> Iterator[InspectRow]:
     from ..performance.compile_report import inspect_op
 
-    return inspect_op(c, arch, dtypes, widths)
+    return inspect_op(c, arch, tuple(dtypes), tuple(widths))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from chunkform.spec.language import Recurrence
+from chunkform.spec.language import Program, Recurrence
 
 from ..checking.covering import Row
 from ..recurrence.definition import Oracle
 from ..recurrence.samples import Case, Sample
-from ..recurrence.situations import Subject
+from ..recurrence.situations import StepSubject
+from .compiled import CompiledProgram
 from .oracle import fading, oracle, sample
 from .states import solved_states
 
@@ -21,11 +21,15 @@ DENSE = 40  # steps of a program that solves with dense matrices wider than 64
 
 
 @dataclass(frozen=True)
-class ProgramSubject(Subject):
+class ProgramSubject(StepSubject[Program, CompiledProgram]):
     """A program with its op."""
 
-    draw: Callable[[Any, Case], Sample] = sample
-    oracle: Oracle = oracle
+    @property
+    def oracle(self) -> Oracle:
+        return oracle
+
+    def sampled(self, case: Case) -> Sample:
+        return sample(self.compiled, case)
 
     @property
     def declared(self) -> Recurrence:

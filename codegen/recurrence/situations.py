@@ -11,22 +11,24 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from chunkform.errors import SpecError
-from chunkform.spec.language import Recurrence
+from chunkform.spec.language import Declaration, Recurrence
 from chunkform.spec.language.recurrence import Variable
 
 from ..checking.accuracy import Judged
+from ..checking.checked import Op
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
 from ..ir.expr import dim_of, walk
 from ..ir.step_program import DECAYS as LOGARITHMS
-from ..ir.step_program import number_within
+from ..ir.step_program import StepProgram, number_within
 from .check import BOUND, EXPLODED, judge_all, judge_rounded, samples
+from .chunkwise.compiled import Compiled
 from .definition import Oracle
 from .oracle import initial_state, oracle
 from .samples import Case, Sample, sample
@@ -48,16 +50,25 @@ HALF, KERNELS_HALF = 1e4, 2e3  # the largest value in float16's cases; nothing o
 DECAYS_BOUND = 2e-2
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A recurrence or a program with its op, and how to draw its arguments and to compute what they should give."""
+class Stepped(Protocol):
+    """What is compiled, and has steps."""
 
-    spec: Any  # a Recurrence, or what has one
-    compiled: Any
-    op: Callable[..., Any]
+    @property
+    def step(self) -> StepProgram: ...
+
+
+D = TypeVar("D", bound=Declaration)
+C = TypeVar("C", bound=Stepped)
+
+
+@dataclass(frozen=True)
+class StepSubject(Generic[D, C]):
+    """A declaration of steps with its op; subclasses say how to draw its arguments and what these should give."""
+
+    spec: D
+    compiled: C
+    op: Op
     device: str = "cpu"
-    draw: Callable[[Any, Case], Sample] = sample
-    oracle: Oracle = oracle
 
     @property
     def name(self) -> str:
@@ -65,7 +76,15 @@ class Subject:
 
     @property
     def declared(self) -> Recurrence:
-        return self.spec
+        """What declares the arguments and states."""
+        raise NotImplementedError
+
+    @property
+    def oracle(self) -> Oracle:
+        raise NotImplementedError
+
+    def sampled(self, case: Case) -> Sample:
+        raise NotImplementedError
 
     @cached_property
     def keys(self) -> dict[str, str]:
@@ -227,8 +246,8 @@ class Subject:
         return f"d{self.keys[name]}" if quantity not in self.compiled.step.outputs and name in self.keys else quantity
 
     def _drawn(self, row: Row) -> Callable[[Any, Case], Sample]:
-        def draw(c: object, case: Case) -> Sample:
-            s = self.draw(c, case)
+        def draw(_: object, case: Case) -> Sample:
+            s = self.sampled(case)
             states = dict(s.states)
             if self.spec is self.declared and row["initial state"] in ("given", "first given"):
                 states = {
@@ -349,6 +368,22 @@ class Subject:
         return self._on_triton(row) and self.case(row).dtype in (torch.bfloat16, torch.float16)
 
 
-def backends_of(op: Callable[..., Any]) -> Mapping[str, Any]:
+@dataclass(frozen=True)
+class Subject(StepSubject[Recurrence, Compiled]):
+    """A recurrence with its op."""
+
+    @property
+    def declared(self) -> Recurrence:
+        return self.spec
+
+    @property
+    def oracle(self) -> Oracle:
+        return oracle
+
+    def sampled(self, case: Case) -> Sample:
+        return sample(self.compiled, case)
+
+
+def backends_of(op: Op) -> Mapping[str, Any]:
     """The backends that an op was generated with, by name."""
     return sys.modules[op.__module__].OP.backends
