@@ -137,14 +137,14 @@ def tune(rate: float) -> None:
         for tile in (4096, 8192, 16384):
             for warp in (1024, 2048, 4096):
                 decode.TILE, decode.PER_WARP = tile, warp
-                importlib.import_module(f"chunkform.generated.{case[0]}").OP.step._plans.clear()
+                importlib.import_module(f"chunkform.generated.{case[0]}").OP.step.plans.clear()
                 row = measure(*case, rate)
                 print(
                     f"{case[0]} {row.state} tile {tile} per warp {warp}: {row.microseconds} us, {row.of_copy_rate:.0%}"
                 )
     decode.TILE, decode.PER_WARP = usual
     for case in CASES:
-        importlib.import_module(f"chunkform.generated.{case[0]}").OP.step._plans.clear()
+        importlib.import_module(f"chunkform.generated.{case[0]}").OP.step.plans.clear()
 
 
 def page(about: dict[str, Any], rows: list[Row]) -> str:

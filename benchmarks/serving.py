@@ -194,7 +194,7 @@ def tune(name: str) -> None:
     for tile, warp in ((8192, 4096), (8192, 2048), (16384, 4096), (16384, 2048), (4096, 2048)):
         decode.TILE, decode.PER_WARP = tile, warp
         _, op = op_of(name)
-        op.step._plans.clear()
+        op.step.plans.clear()
         op.step.launches.clear()
         print(f"tile {tile}, per warp {warp}:")
         for batch in (64, 256):

@@ -92,11 +92,51 @@ def looked_at_privately(root: Path = ROOT) -> list[tuple[str, str, str]]:
     for module, path in known.items():
         tree = _tree(path)
         inner = {a.asname or a.name: t for t, a in _imports_of(module, path, tree, known) if t.endswith(f".{a.name}")}
-        looks = [x for x in ast.walk(tree) if isinstance(x, ast.Attribute) and re.match(r"_(?!_)", x.attr)]
+        looks = [x for x in ast.walk(tree) if isinstance(x, ast.Attribute) and PRIVATE.match(x.attr)]
         found += [
             (module, inner[x.value.id], x.attr) for x in looks if isinstance(x.value, ast.Name) and x.value.id in inner
         ]
     return found
+
+
+PRIVATE = re.compile(r"_(?!_)\w*(?<!_)$")  # names such as `_repr_html_` are known to others
+OUTSIDE = ("benchmarks", "docs", "examples", "tests")
+
+
+def private_names(root: Path = ROOT) -> set[str]:
+    """The names with an underscore that modules of the packages define, and classes in them."""
+    found = set()
+    for path in modules(root).values():
+        for x in ast.walk(_tree(path)):
+            if isinstance(x, ast.FunctionDef | ast.ClassDef):
+                found.add(x.name)
+            elif isinstance(x, ast.Name | ast.Attribute) and isinstance(x.ctx, ast.Store):
+                found.add(x.id if isinstance(x, ast.Name) else x.attr)
+    return {n for n in found if PRIVATE.match(n)}
+
+
+def known_outside(root: Path = ROOT) -> list[str]:
+    """Where tests, benchmarks, documentation and examples use a name with an underscore of another file: what they import with
+    one, and what they look up of the packages' names, by `x._name` or by a call that names it, as in `setattr(x, "_name", y)`."""
+    names, found = private_names(root), []
+    for path in sorted(x for folder in OUTSIDE for x in (root / folder).rglob("*.py")):
+        for x in ast.walk(_tree(path)):
+            own = {n for n in _looked_up(x) if PRIVATE.match(n) and (n in names or isinstance(x, ast.ImportFrom))}
+            found += [f"{path.relative_to(root).as_posix()}:{x.lineno}: {n}" for n in sorted(own)]
+    return found
+
+
+def _looked_up(x: ast.AST) -> list[str]:
+    if isinstance(x, ast.ImportFrom):
+        own = x.level or (x.module or "").split(".")[0] in ("chunkform", "shared", *OUTSIDE)
+        return [a.name for a in x.names] if own else []
+    if isinstance(x, ast.Attribute):
+        mine = ast.unparse(x.value) in ("self", "cls", "super()")
+        return [] if mine else [x.attr]
+    if isinstance(x, ast.Call) and len(x.args) > 1 and not isinstance(x.args[0], ast.Constant):
+        name = x.args[1]
+        return [name.value] if isinstance(name, ast.Constant) and isinstance(name.value, str) else []
+    return []
 
 
 def room_of(module: str, path: Path) -> str:

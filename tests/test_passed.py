@@ -8,7 +8,7 @@ from shared import passed
 from shared.op_cases import SPECS
 
 from chunkform.codegen.exact import random_points
-from chunkform.codegen.exact.random_points import _Positive
+from chunkform.codegen.exact.random_points import Positive
 from chunkform.codegen.ir.code import Name
 from chunkform.codegen.ir.evaluate import Reals
 from chunkform.codegen.ir.expr import leaf
@@ -33,7 +33,7 @@ def gate(tmp_path):
         return None if given.sizes else "a fault"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passed, "_folder", lambda: tmp_path)
+        patch.setattr(passed, "folder", lambda: tmp_path)
         passed.replaced.clear()
         yield passed.passing_once(run, gate_plan), ran
 
@@ -60,7 +60,7 @@ def test_trees_are_told_apart_also_once_their_content_is_known(gate):
 def test_numbers_of_many_digits_have_their_precision_as_content(gate):
     once, ran = gate
     some = [Given(Reals(digits), (1,)) for digits in (50, 30)]
-    for given in (*some, *some, Given(Reals(50), (1,)), Given(_Positive(50), (1,))):
+    for given in (*some, *some, Given(Reals(50), (1,)), Given(Positive(50), (1,))):
         assert once(given) is None
     assert len(ran) == 3
 

@@ -47,12 +47,12 @@ def forward(x):
 def test_choices_go_on_where_only_names_have_changed(old, new, same):
     now, key = re.sub(old, new, KERNELS_ASK), "0123456789abcdef"
     assert now != KERNELS_ASK
-    assert (rekey.unnamed(KERNELS_ASK, key, own := fingerprint._runtime()) == rekey.unnamed(now, key, own)) == same
+    assert (rekey.unnamed(KERNELS_ASK, key, own := fingerprint.this_runtime()) == rekey.unnamed(now, key, own)) == same
 
 
 def test_choices_go_on_where_only_names_of_functions_that_kernels_call_have_changed():
     def key(*changes: tuple[str, str]) -> str:
-        known = fingerprint._runtime()
+        known = fingerprint.this_runtime()
         text = {p: known.read(p) for p in known.paths.values()}
         for old, new in changes:
             text = {p: re.sub(old, new, x) for p, x in text.items()}

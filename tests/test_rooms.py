@@ -72,6 +72,7 @@ def test_names_with_an_underscore_stay_in_their_module():
     private = [(a, b, n) for a, b, n in rooms.imports() if n.startswith("_") and not n.startswith("__")]
     assert private == []
     assert rooms.looked_at_privately() == []
+    assert rooms.known_outside() == [], "make it public where it is an interface, or test through a public function"
 
 
 def test_a_look_at_a_name_with_an_underscore_is_seen(tmp_path):
@@ -81,6 +82,33 @@ def test_a_look_at_a_name_with_an_underscore_is_seen(tmp_path):
     (folder / "a.py").write_text("_on = True\n")
     (folder / "b.py").write_text("from . import a as other\n\nprint(other._on, other.__name__)\n")
     assert rooms.looked_at_privately(tmp_path) == [("codegen.b", "codegen.a", "_on")]
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("from chunkform.codegen.a import _on", ["_on"]),
+        ("from .other import _mine", ["_mine"]),
+        ("from shared.other import _mine", ["_mine"]),
+        ("print(a._on)", ["_on"]),
+        ("print(made(3)._kept)", ["_kept"]),
+        ('patch.setattr(a, "_on", False)', ["_on"]),
+        ('print(getattr(found[0], "_kept"))', ["_kept"]),
+        ("from mpmath import _mpf", []),
+        ("print(os._exit, x._fields, x._repr_html_)", []),
+        ('print("a".replace("b", "_on"))', []),
+        ("class A:\n    def f(self):\n        self._on = 1", []),
+    ],
+)
+def test_a_name_with_an_underscore_that_a_test_looks_up_is_seen(tmp_path, line, seen):
+    for folder in ("codegen", "tests"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("")
+    (tmp_path / "codegen" / "a.py").write_text(
+        "_on = True\n\n\nclass A:\n    def f(self):\n        self._kept = 1\n\n    def _repr_html_(self):\n        return ''\n"
+    )
+    (tmp_path / "tests" / "test_a.py").write_text(line + "\n")
+    assert [x.rpartition(" ")[2] for x in rooms.known_outside(tmp_path)] == seen
 
 
 @pytest.mark.parametrize(("package", "most"), [("codegen", 12), ("runtime", 10)])

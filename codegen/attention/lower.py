@@ -120,7 +120,7 @@ class _AttentionLowering(Lowering):
             a, self.query, tuple(self.vars.values()), scaled, averages, axes, outputs, output_axes, self.origins
         )
 
-    def _matrix(self, m: Matrix, row: str | None, col: str | None) -> Node:
+    def matrix(self, m: Matrix, row: str | None, col: str | None) -> Node:
         match m.op:
             case "symbol":
                 return self._known(m.args[0], m.args[1], tuple(a for a in (row, col) if a is not None))
@@ -132,7 +132,7 @@ class _AttentionLowering(Lowering):
                 axis = row if m.cols is UNIT else col
                 assert axis is not None
                 return frequencies(axis, Fraction(int(sympy.Rational(m.args[0]).p), int(sympy.Rational(m.args[0]).q)))
-        return super()._matrix(m, row, col)
+        return super().matrix(m, row, col)
 
     def _atom(self, x: object) -> Node | None:
         return self._known(x.name, x.kind, ()) if isinstance(x, Atom) else super()._atom(x)

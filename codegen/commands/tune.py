@@ -165,17 +165,17 @@ def measure(groups: list[list[Job]], done: Callable[[str], None] = lambda name: 
     numbers are right; the default is a group's first."""
     found: dict[Job, Tuned] = {}
     jobs = [j for group in groups for j in group]
-    for j, r in _processes(checked, jobs, os.cpu_count() or 1, done).items():
+    for j, r in in_processes(checked, jobs, os.cpu_count() or 1, done).items():
         found[j] = r if isinstance(r, Tuned) else Tuned(j, problem=r)
     right = [tuple(j for j in x if not compared(found[j], found[x[0]]).problem) for x in groups]
-    for group, times in _processes(timed, [x for x in right if x], 1, done).items():
+    for group, times in in_processes(timed, [x for x in right if x], 1, done).items():
         for n, j in enumerate(group):
             ms = times if isinstance(times, str) else times[n]
             found[j] = replace(found[j], problem=ms) if isinstance(ms, str) else replace(found[j], ms=ms)
     return [[found[j] for j in group] for group in groups]
 
 
-def _processes(
+def in_processes(
     function: Callable[[Any], Any], jobs: list[Any], workers: int, done: Callable[[str], None] = lambda name: None
 ) -> dict[Any, Any]:
     """What each job comes to in a process of its own, or the text of its error."""

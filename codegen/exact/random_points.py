@@ -89,10 +89,10 @@ def compare(
     seed = seed_of(name, roots)
     for n in range(points):
         point = Point(Field(), _sizes(step, seed, n), steps, seed + n)
-        exactly = _disagreement(check, point)
+        exactly = disagreement(check, point)
         if exactly is not None or (has_functions and n == 0):  # of sqrt(x)^2 = x no function need be left
             point = replace(point, arithmetic=Reals())
-            exactly = _disagreement(check, point)
+            exactly = disagreement(check, point)
         if exactly is not None:
             quantity, got, expected = exactly
             raise GateError(
@@ -118,12 +118,12 @@ def _sizes(step: StepProgram, seed: int, n: int) -> dict[str, int]:
     return {dim: 2 - n % 2 + k for dim, k in zip(step.dims, order, strict=True)}
 
 
-def _disagreement(check: Callable[[Point], Compared], point: Point) -> tuple[str, Any, Any] | None:
+def disagreement(check: Callable[[Point], Compared], point: Point) -> tuple[str, Any, Any] | None:
     """The first quantity whose two values differ. A point outside of the functions' domain is drawn again."""
     for attempt in range(20):
         trial = replace(point, attempt=attempt)
         if attempt % 2 and not point.arithmetic.exact:
-            trial = replace(trial, arithmetic=_Positive())
+            trial = replace(trial, arithmetic=Positive())
         try:
             for quantity, got, expected in check(trial):
                 if isinstance(got, str) or np.shape(got) != np.shape(expected):
@@ -142,7 +142,7 @@ def _disagreement(check: Callable[[Point], Compared], point: Point) -> tuple[str
     raise GateError(f"no point was found where the program has a value ({point}): {last}")
 
 
-class _Positive(Reals):
+class Positive(Reals):
     """Random values in (0.1, 1), for logarithms and roots."""
 
     def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:

@@ -47,7 +47,7 @@ class Writer:
                 yield from self.lines(self.key(key), x, depth + 1)
         elif dataclasses.is_dataclass(value):
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(value).__name__).lower()
-            inner = [line for n, x in _fields(value) for line in self.lines(n, x, depth + 1)]
+            inner = [line for n, x in _fields_of(value) for line in self.lines(n, x, depth + 1)]
             flat = f"{pad}{name}: {words}, {'; '.join(map(str.strip, inner))}"
             if len(flat) <= LINE and not any(line.endswith(":") or line.startswith(f"{pad}        ") for line in inner):
                 yield flat
@@ -128,7 +128,7 @@ class _Expressions:
         return text
 
 
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+def _fields_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields that say something."""
     for f in dataclasses.fields(value):
         x = getattr(value, f.name)

@@ -319,7 +319,7 @@ def evaluate_all(
     done = {} if done is None else done
     for x in _in_order(nodes):
         if x not in done:
-            done[x] = _apply(x, done, env, arithmetic, sizes)
+            done[x] = applied(x, done, env, arithmetic, sizes)
     return [done[x] for x in nodes]
 
 
@@ -329,7 +329,7 @@ def _in_order(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(walk(*nodes))
 
 
-def _apply(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict[str, int]) -> V:
+def applied(x: Node, done: dict[Node, V], env: Env, m: Arithmetic[V], sizes: dict[str, int]) -> V:
     if x.op in COMBINED:  # most of all nodes
         return _combined(x, done, m)
     match x.op:

@@ -101,7 +101,7 @@ def inspect_op(
 ) -> Iterator[InspectRow]:
     """A row for every kernel that a call of the op launches, as it is compiled. `module` is the generated one; by default it is
     built anew."""
-    module = module or _module(c)
+    module = module or generated_module(c)
     for dtype in dtypes:
         for width in widths:
             yield from _rows_at(c, module, arch, dtype, width)
@@ -141,7 +141,7 @@ class KernelLaunch:
     options: dict[str, Any]
 
 
-def _module(c: Compiled) -> Any:
+def generated_module(c: Compiled) -> Any:
     """The Triton section of the op as a module; Triton reads a kernel's source from its file."""
     from ..recurrence.emit import emit
 

@@ -107,7 +107,7 @@ def require_conditions(c: CompiledProgram, rows: list[Row]) -> None:
             raise ConditionError(f"{c.name}: {r.quantity} is {r.error:.2f}, and must be below 1. {node.method.advice}")
 
 
-def _named(keys: dict[str, str], found: tuple[dict[str, Tensor], ...]) -> dict[str, Tensor]:
+def named(keys: dict[str, str], found: tuple[dict[str, Tensor], ...]) -> dict[str, Tensor]:
     outputs, lasts, gradients, initial = found
     return {
         **outputs,

@@ -156,7 +156,7 @@ class Enabled:
 
 
 @functools.cache
-def _functions() -> Mapping[str, Replacement]:
+def functions() -> Mapping[str, Replacement]:
     """By name in a modeling module: what stands in the place of its function."""
     from . import functions as f
 
@@ -174,7 +174,7 @@ def _functions() -> Mapping[str, Replacement]:
 
 
 @functools.cache
-def _methods() -> Mapping[str, Replacement]:
+def methods() -> Mapping[str, Replacement]:
     """By class in a modeling module: what stands in the place of its forward."""
     from . import layers
 
@@ -195,7 +195,7 @@ def _method(cls: type) -> Replacement | None:
 
     endings = {"RMSNormGated": layers.gated_norm, "ForgetGate": layers.forget_gate}
     ending = next((make for end, make in endings.items() if cls.__name__.endswith(end)), None)
-    return _methods().get(cls.__name__, ending)
+    return methods().get(cls.__name__, ending)
 
 
 @functools.cache
@@ -215,7 +215,7 @@ def _found() -> tuple[tuple[str, str, str], ...]:
 
 def _replaceable(module: ModuleType) -> dict[str, Replacement]:
     """The names of a modeling module's functions in whose place others stand."""
-    return {name: make for name, make in _functions().items() if getattr(module, name, None) is not None}
+    return {name: make for name, make in functions().items() if getattr(module, name, None) is not None}
 
 
 def _is_ours(x: object) -> bool:
@@ -302,7 +302,7 @@ def _seeing(function: object, home: str, view: ModuleType, within: tuple[object,
     cells = function.__closure__ or ()
     inner = [_seeing(c.cell_contents, home, view, within) if _is_filled(c) else None for c in cells]
     changed = [_is_filled(c) and x is not c.cell_contents for c, x in zip(cells, inner, strict=True)]
-    uses = function.__globals__.get("__name__") == home and any(n in _functions() for n in function.__code__.co_names)
+    uses = function.__globals__.get("__name__") == home and any(n in functions() for n in function.__code__.co_names)
     if not uses and not any(changed):
         return function
     closure = tuple(CellType(x) if new else c for c, x, new in zip(cells, inner, changed, strict=True))

@@ -113,7 +113,7 @@ class SegmentsMap:
     def sent(self, starts: bool) -> tuple[Tensor, ...]:
         """The row of each batch entry and head, all in one tensor. Where the sequence starts here, only what leaves it counts."""
         p = self.layout
-        if self._wide:
+        if self.wide:
             return (self._wide_row(starts),)
         out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
         first = self.first if starts else None
@@ -164,7 +164,7 @@ class SegmentsMap:
     def _starts(self, first: Tensor | None, rows: Tensor | None) -> Tensor:
         """What enters each segment: like `local`."""
         p = self.layout
-        if self._wide:
+        if self.wide:
             first, rows = (first if rows is None else self._wide_entering(rows)), None
         if self._matrix:
             assert self.linear is not None
@@ -191,7 +191,7 @@ class SegmentsMap:
         return swept(rows.new_zeros((p.batch, *shape)), linear, local, order, self.axis)[1]
 
     @property
-    def _wide(self) -> bool:
+    def wide(self) -> bool:
         return self._matrix and self._sizes[0]["ROWS"] > segment_scan.WIDEST
 
     @property

@@ -42,7 +42,7 @@ def hooked() -> bool:
 
 
 @functools.cache
-def _driver() -> Any:
+def libcuda() -> Any:
     """The functions that are used here; None where the driver hasn't all of them."""
     if torch.version.cuda is None:
         return None
@@ -83,7 +83,7 @@ class Kernels:
 
     def __init__(self, launches: Sequence[Launch], places: Mapping[int, tuple[int, int]], device: torch.device) -> None:
         """`places`: slots that lie in others, at so many bytes. Raises `Unknown` for a kernel that isn't as expected."""
-        driver = _driver()
+        driver = libcuda()
         if driver is None:
             raise Unknown
         self.run, self.device = driver.cuLaunchKernelEx, device.index
@@ -162,7 +162,7 @@ def attempt(code: int, device: int, function: Any, *values: Any) -> None:
         code = function(*values)
     if code:
         text = ctypes.c_char_p()
-        _driver().cuGetErrorString(code, ctypes.byref(text))
+        libcuda().cuGetErrorString(code, ctypes.byref(text))
         raise RuntimeError(f"a Triton kernel wasn't launched: {(text.value or b'').decode() or code}")
 
 
@@ -170,7 +170,7 @@ class Graph:
     """Launches as one graph, whose launches follow each other whatever their streams. `nodes` read their parameters when set."""
 
     def __init__(self, executable: int, nodes: list[tuple[int, int]], memory: object, device: int) -> None:
-        driver = _driver()
+        driver = libcuda()
         self.executable, self.nodes, self.memory, self.device = executable, nodes, memory, device
         self.set, self.run = driver.cuGraphExecKernelNodeSetParams_v2, driver.cuGraphLaunch
         self.changed = False  # have the parameters, since they were set?
@@ -190,7 +190,7 @@ class Graph:
 
 def graph_of(launches: Sequence[tuple[int, int, int]], memory: object, device: int) -> Graph | None:
     """A graph of launches, whose values lie in `memory` as for `Kernels`; None where the driver makes none."""
-    driver, graph, executable = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    driver, graph, executable = libcuda(), ctypes.c_void_p(), ctypes.c_void_p()
     if driver.cuGraphCreate(ctypes.byref(graph), 0):
         return None
     values = ctypes.create_string_buffer(NODE.size * len(launches))
@@ -216,19 +216,19 @@ def graph_of(launches: Sequence[tuple[int, int, int]], memory: object, device: i
 
 def _destroy(executable: object, graph: object) -> None:
     with _beside_captures():
-        _driver().cuGraphExecDestroy(executable)
-        _driver().cuGraphDestroy(graph)
+        libcuda().cuGraphExecDestroy(executable)
+        libcuda().cuGraphDestroy(graph)
 
 
 @contextlib.contextmanager
 def _beside_captures() -> Iterator[None]:
     """What takes or frees memory would end what another thread captures otherwise."""
     mode = ctypes.c_int(RELAXED)
-    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # which gives the mode that there was
+    libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # which gives the mode that there was
     try:
         yield
     finally:
-        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def parameters(x: Launch) -> list[tuple[str, Any]]:
@@ -260,7 +260,7 @@ def check(function: int, sizes: list[int]) -> None:
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
     found: list[int] = []
     while len(found) < len(sizes) + 3:
-        if _driver().cuFuncGetParamInfo(function, len(found), ctypes.byref(offset), ctypes.byref(size)):
+        if libcuda().cuFuncGetParamInfo(function, len(found), ctypes.byref(offset), ctypes.byref(size)):
             break
         found.append(size.value)
     if found[: len(sizes)] != sizes or found[len(sizes) :] not in ([], [8], [8, 8]):

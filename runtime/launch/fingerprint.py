@@ -39,7 +39,7 @@ def fingerprint(
     source: str, launching: Callable[[ast.FunctionDef], bool] | None = None, runtime: Runtime | None = None
 ) -> Fingerprint:
     """The fingerprint of a generated file: of all that its functions reach, or of what those reach that are `launching`."""
-    runtime = runtime or _runtime()
+    runtime = runtime or this_runtime()
     own = Module.of("", source)
     functions = {n: x for n, x in own.defined.items() if isinstance(x, ast.FunctionDef)}
     roots = own.defined if launching is None else [n for n, x in functions.items() if launching(x)]
@@ -57,7 +57,7 @@ def kernels_key(texts: Iterable[str]) -> str:
 
 def functions_key(names: Iterable[str], runtime: Runtime | None = None) -> str:
     """The hash of the runtime's jit functions of these names, of those that they call, and of the numbers that they use."""
-    runtime = runtime or _runtime()
+    runtime = runtime or this_runtime()
     roots = [(m, n) for n in names for m in runtime.modules() if runtime.is_jit(m, n)]
     found = _reach(None, roots, runtime)
     missing = sorted(set(names) - {n for _, n in found})  # renamed, or gone: other than they were
@@ -218,7 +218,7 @@ class Runtime:
 
 
 @functools.cache
-def _runtime() -> Runtime:
+def this_runtime() -> Runtime:
     """The runtime that is running."""
     paths = [p.relative_to(RUNTIME).as_posix() for p in sorted(RUNTIME.rglob("*.py"))]
     return Runtime(lambda path: (RUNTIME / path).read_text(), paths)

@@ -396,10 +396,10 @@ def launch(kernel: JITFunction, grid: tuple[int, ...], *args: KernelArgument, **
         with _disable_current_modes():  # the interpreter's own work isn't the pass's
             kernel[grid](*args, **options)
     elif device.index == torch.cuda.current_device():
-        compiled, scratch = _launch(kernel, grid, args, options, device.index)
+        compiled, scratch = launch_compiled(kernel, grid, args, options, device.index)
     else:
         with torch.cuda.device(device):
-            compiled, scratch = _launch(kernel, grid, args, options, device.index)
+            compiled, scratch = launch_compiled(kernel, grid, args, options, device.index)
     if watching.note is not None:
         watching.note(kernel, compiled, grid, args, options, scratch)
 
@@ -418,7 +418,7 @@ _COMPILED: dict[tuple[Any, ...], tuple[Any, list[str], bool]] = {}
 
 
 @contextmanager
-def _scratch(device: int) -> Iterator[list[torch.Tensor]]:
+def scratch_memory(device: int) -> Iterator[list[torch.Tensor]]:
     """Meanwhile Triton gets the memory from torch in which a kernel's programs describe tiles to the copy engine: these tensors.
     What a user has set for kernels of their own comes back afterwards."""
     allocator = triton.runtime._allocation._allocator
@@ -436,7 +436,7 @@ def _scratch(device: int) -> Iterator[list[torch.Tensor]]:
         allocator.set(before)
 
 
-def _launch(
+def launch_compiled(
     kernel: JITFunction,
     grid: tuple[int, ...],
     args: tuple[KernelArgument, ...],
@@ -451,7 +451,7 @@ def _launch(
     found = _COMPILED.get(key)
     if found is None:
         prepare(device)
-        with _scratch(device) as taken:
+        with scratch_memory(device) as taken:
             compiled = _fitting(kernel, grid, args, options)
         _COMPILED[key] = compiled, [n for n in kernel.arg_names[len(args) :]], bool(taken)
         return compiled, taken
@@ -460,7 +460,7 @@ def _launch(
     if not takes:
         compiled[(*grid, 1, 1)[:3]](*args, *rest)
         return compiled, []
-    with _scratch(device) as taken:
+    with scratch_memory(device) as taken:
         compiled[(*grid, 1, 1)[:3]](*args, *rest)
     return compiled, taken
 

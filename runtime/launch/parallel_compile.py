@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 THREADS = min(32, 2 * (os.cpu_count() or 1))
 
-_seen: set[Any] = set()
+SEEN: set[Any] = set()
 _under_way: dict[Any, Future[None]] = {}  # what is being compiled, for whoever needs it as well
 _lock = threading.RLock()
 
@@ -40,9 +40,9 @@ def compile_first(
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return
     kind = (owner, device, *(None if x is None else (x.dtype, x.shape[2:], x.data_ptr() & 15) for x in tensors))
-    if kind in _seen:
+    if kind in SEEN:
         return
-    _seen.add(kind)
+    SEEN.add(kind)
     # what it computes means nothing, so that whatever it says of that doesn't either; the pass itself comes next
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -54,7 +54,7 @@ def convolve(
         return in_torch(x, weight, bias, silu, tail, packed)
     if torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in (x, weight, bias, tail)):
         return _Convolve.apply(x, weight, bias, tail, silu, packed)  # type: ignore[no-any-return]
-    return _forward(x, weight, bias, tail, silu, packed)
+    return convolved(x, weight, bias, tail, silu, packed)
 
 
 def on_kernels(x: Tensor, taps: int) -> bool:
@@ -104,17 +104,17 @@ class _Convolve(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, bias, tail)
         ctx.silu, ctx.packed = silu, packed
-        return _forward(x, weight, bias, tail, silu, packed)
+        return convolved(x, weight, bias, tail, silu, packed)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, tail = ctx.saved_tensors
-        found = _backward(x, weight, bias, tail, ctx.silu, ctx.packed, dy)
+        found = convolution_gradients(x, weight, bias, tail, ctx.silu, ctx.packed, dy)
         return *found, None, None
 
 
-def _forward(
+def convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, tail: Tensor | None, silu: bool, packed: Packed | None
 ) -> Tensor:
     batch, steps, channels = x.shape
@@ -132,7 +132,7 @@ def _forward(
     return y
 
 
-def _backward(
+def convolution_gradients(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,

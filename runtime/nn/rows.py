@@ -31,7 +31,7 @@ def in_kernels(x: Tensor, widest: int = WIDEST) -> bool:
 def unit(x: Tensor, scale: float = 1.0) -> Tensor:
     """scale x / sqrt(x.x + 1e-6), x [B, T, H, d], in float32 at least."""
     if in_kernels(x):
-        return _map("unit")(x, scale=float(scale))[0]
+        return row_map("unit")(x, scale=float(scale))[0]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * ((wide.square().sum(-1, keepdim=True) + UNIT_EPS).rsqrt() * scale)).to(x.dtype)
 
@@ -40,7 +40,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, activati
     """weight x / sqrt(mean(x^2) + eps) f(gate) of rows [.., e], in float32 at least; f is the SiLU or the sigmoid."""
     if in_kernels(x):
         x_rows, gate_rows = (y.reshape(1, -1, 1, y.shape[-1]) for y in (x, gate.to(x.dtype)))
-        y = _map(MAPS[activation])(x_rows, gate_rows, weight.unsqueeze(0), eps=eps)[0]
+        y = row_map(MAPS[activation])(x_rows, gate_rows, weight.unsqueeze(0), eps=eps)[0]
         return y.reshape(x.shape)  # type: ignore[no-any-return]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     normal = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
@@ -52,7 +52,7 @@ def gate_first_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gro
     x_rows, gate_rows, weights = (y.unflatten(-1, (groups, -1)) for y in (x, gate, weight))
     if in_kernels(x_rows, WIDEST_GATED):
         x_rows, gate_rows = (y.reshape(1, -1, groups, y.shape[-1]) for y in (x_rows, gate_rows.to(x.dtype)))
-        return _map("gate_first_rms_norm")(x_rows, gate_rows, weights, eps=eps)[0].reshape(x.shape)
+        return row_map("gate_first_rms_norm")(x_rows, gate_rows, weights, eps=eps)[0].reshape(x.shape)
     wide = x_rows.to(torch.promote_types(x.dtype, torch.float32)) * F.silu(
         gate_rows.to(torch.promote_types(x.dtype, torch.float32))
     )
@@ -64,7 +64,7 @@ def bounded_decay(g: Tensor, A: Tensor, bias: Tensor, bound: float) -> Tensor:
     """bound sigmoid(exp(A) (g + bias)), arguments as of `softplus_decay`: log decays between bound and 0."""
     A, bias = (x.to(torch.promote_types(g.dtype, torch.float32)) for x in (A, bias))
     if in_kernels(g):
-        return _map("bounded_decay")(g, A, bias, bound=float(bound))[0]
+        return row_map("bounded_decay")(g, A, bias, bound=float(bound))[0]
     return bound * torch.sigmoid(A.exp().unsqueeze(-1) * (g.to(A.dtype) + bias))
 
 
@@ -72,11 +72,11 @@ def softplus_decay(g: Tensor, A: Tensor, bias: Tensor) -> Tensor:
     """-exp(A) softplus(g + bias), g [B, T, H, d], A [H], bias [H, d]: log decays, in float32 at least."""
     A, bias = (x.to(torch.promote_types(g.dtype, torch.float32)) for x in (A, bias))
     if in_kernels(g):
-        return _map("softplus_decay")(g, A, bias)[0]
+        return row_map("softplus_decay")(g, A, bias)[0]
     return -A.exp().unsqueeze(-1) * F.softplus(g.to(A.dtype) + bias)
 
 
-def _map(name: str) -> Callable[..., tuple[Tensor, ...]]:
+def row_map(name: str) -> Callable[..., tuple[Tensor, ...]]:
     """A row map in the dtypes that it is given, whatever autocast says: log decays keep their digits.
 
     Generated files import the runtime, and are loaded when one is first needed.

@@ -44,7 +44,7 @@ class SharedOp(Protocol):
     def backends(self) -> dict[str, Backend]: ...
 
 
-_known: weakref.WeakKeyDictionary[Any, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
+KNOWN: weakref.WeakKeyDictionary[Any, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
 
 
 def run(
@@ -80,7 +80,7 @@ def _run(
     deterministic: bool,
 ) -> tuple[Tensor | tuple[Tensor, ...] | None, ...]:
     group = group_of(op.signature.name, context_parallel)
-    known = _known.setdefault(group.processes, {})
+    known = KNOWN.setdefault(group.processes, {})
     options = final, deterministic
     kind, tensors = (None, []) if cu_seqlens is not None else _kind(op, given, initial_state, options)
     seen, everything = None if kind is None else known.get(kind), None

@@ -215,7 +215,7 @@ class Step:
         self.result = result_type(f"{signature.name}.step", (*(n for n, _ in signature.outputs), "state"))
         self._tensors = [a.name for a in once if a.kind != "constant"]
         self._constants = {a.name: a.default for a in once if a.kind == "constant"}
-        self._plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, Plan] = {}
         self._entrywise: bool | None = None
         self.launches: dict[Any, Launch | None] = {}  # of several steps; None where a GPU doesn't hold them
 
@@ -256,7 +256,7 @@ class Step:
             places = [x.data_ptr() for x in every]
             looks = [(x.shape, x.stride(), x.dtype, x.device) for x in every]
             key: Any = (inplace, backend, deterministic, len(states), len(outs), *looks, *[p % 16 == 0 for p in places])
-            plan = self._plans.get(key)
+            plan = self.plans.get(key)
         except (AttributeError, RuntimeError):  # something isn't a tensor, or has no memory: the checks say what
             key = plan = None
         if plan is None:
@@ -283,12 +283,12 @@ class Step:
 
     def plan_of(self, key: object, make: Callable[[], Plan]) -> Plan:
         """The plan for calls of one kind, made at the first of them."""
-        plan = self._plans.get(key)
+        plan = self.plans.get(key)
         if plan is None:
             plan = make()
-            if len(self._plans) >= PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
+            if len(self.plans) >= PLANS:
+                self.plans.clear()
+            self.plans[key] = plan
         return plan
 
     def keep(self, key: tuple[object, ...], launch: Launch | None) -> Launch | None:
@@ -469,11 +469,11 @@ class Launch:
             return
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
-                self._run(tensors, constants, places)
+                self.launch(tensors, constants, places)
         else:
-            self._run(tensors, constants, places)
+            self.launch(tensors, constants, places)
 
-    def _run(self, tensors: list[Tensor], constants: dict[str, float], places: tuple[Tensor | None, ...]) -> None:
+    def launch(self, tensors: list[Tensor], constants: dict[str, float], places: tuple[Tensor | None, ...]) -> None:
         numbers = [float(constants[n]) for n in self.constants]
         pointers: list[Tensor | None] = [tensors[i] for i in self.order]
         if self.cut.scratch is not None:

@@ -196,28 +196,28 @@ class Mailboxes:
         self.stream, self.number = now, number
 
 
-_of: weakref.WeakKeyDictionary[Any, Mailboxes | None] = weakref.WeakKeyDictionary()
+OF_GROUPS: weakref.WeakKeyDictionary[Any, Mailboxes | None] = weakref.WeakKeyDictionary()
 
 
 def mailboxes_of(group: Group, device: torch.device) -> Mailboxes | None:
     """Those of a group, None where its ranks can't or aren't to see each other's memory. All find out at the same call."""
-    if group.processes in _of:
-        return _of[group.processes]
+    if group.processes in OF_GROUPS:
+        return OF_GROUPS[group.processes]
     if device.type != "cuda" or group.size == 1 or _captured(device):
         return None
     with _disable_current_modes():
-        found = _of[group.processes] = _decided(group, device)
+        found = OF_GROUPS[group.processes] = _decided(group, device)
     return found
 
 
 def known_of(group: Group) -> Mailboxes | None:
     """Those of a group, if there are any yet."""
-    return _of.get(group.processes)
+    return OF_GROUPS.get(group.processes)
 
 
 def bytes_of(processes: dist.ProcessGroup) -> int:
     """Of this process's memory in the mailboxes of a group, which torch's allocator doesn't count."""
-    found = _of.get(processes)
+    found = OF_GROUPS.get(processes)
     return 0 if found is None else found.bytes
 
 

@@ -108,7 +108,7 @@ class InSegments:
         **options: object,
     ) -> tuple[Tensors, Tensors, Tensors]:
         """(outputs, final states, what the backward pass uses), as the recurrent form's own function has them."""
-        segments = self._segments(given, packed)
+        segments = self.segments_of(given, packed)
         if segments is None:
             return self._forward(given, states, constants, packed, **options)
         flat = self._flat(given)
@@ -136,7 +136,7 @@ class InSegments:
         packed: Packed | None = None,
     ) -> tuple[Tensors, Tensors]:
         """(gradients, gradients of the initial states)."""
-        segments = self._segments(given, packed)
+        segments = self.segments_of(given, packed)
         if segments is None:
             return self._backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed)
         flat = self._flat(given)
@@ -165,7 +165,7 @@ class InSegments:
         self, given: Tensors, states: dict[str, Tensor | None], constants: dict[str, float], exchange: Swap
     ) -> Tensors:
         """The states that enter this segment, by the maps of all."""
-        segments = self._segments(given, None) or _one_each(given[self.per_step[0]])
+        segments = self.segments_of(given, None) or _one_each(given[self.per_step[0]])
         flat = self._flat(given)
         begun, nothing = self._begun(given, states, constants, segments)
         _, local, _ = self._forward(flat, nothing, constants, segments.packed)
@@ -184,7 +184,7 @@ class InSegments:
         exchange: Swap,
     ) -> Tensors:
         """The gradients of the states that leave this segment, by the transposed maps of all."""
-        segments = self._segments(given, None) or _one_each(given[self.per_step[0]])
+        segments = self.segments_of(given, None) or _one_each(given[self.per_step[0]])
         flat = self._flat(given)
         kept = {n.removeprefix("segments "): x for n, x in saved.items() if n.startswith("segments ")}
         _, nothing = self._begun(given, states, constants, segments)
@@ -229,7 +229,7 @@ class InSegments:
 
     # --- segments --------------------------------------------------------------------------------------------------------
 
-    def _segments(self, given: Tensors, packed: Packed | None) -> _Segments | None:
+    def segments_of(self, given: Tensors, packed: Packed | None) -> _Segments | None:
         """The segments of a call's sequences; None where the recurrent form takes them as they are."""
         some = given[self.per_step[0]]
         batch, steps = some.shape[:2]

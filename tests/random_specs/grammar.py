@@ -79,10 +79,10 @@ class Drawn:
 
 def draw(seed: int) -> Drawn:
     """The spec of a seed."""
-    return _Grammar(random.Random(seed), f"random_{seed}").spec()
+    return Grammar(random.Random(seed), f"random_{seed}").spec()
 
 
-class _Grammar:
+class Grammar:
     def __init__(self, rng: random.Random, name: str) -> None:
         self.rng, self.name = rng, name
         self.dims = rng.choice([("d", "e")] * 6 + [("d",)] * 2)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from .grammar import Drawn, Given, _Grammar
+from .grammar import Drawn, Given, Grammar
 from .terms import Shape, Term, call, number
 
 FIRST = 1_000_000  # seeds from here on
@@ -17,7 +17,7 @@ def draw_wider(seed: int) -> Drawn:
     return _Wider(random.Random(seed), f"random_{seed}").spec()
 
 
-class _Wider(_Grammar):
+class _Wider(Grammar):
     def rate(self, shape: Shape) -> Term:
         if not self.often(0.3):
             return super().rate(shape)

@@ -44,8 +44,8 @@ def install() -> None:
     """From here on gates look first whether they have passed. To be called before modules with gates are imported."""
     if os.environ.get("CHUNKFORM_TEST_GATES") == "all" or hasattr(rationals.in_field, "__wrapped__"):
         return
-    _folder()  # before a test leads the cache elsewhere
-    plain, disagreement = rationals.in_field, random_points._disagreement
+    folder()  # before a test leads the cache elsewhere
+    plain, disagreement = rationals.in_field, random_points.disagreement
 
     @functools.wraps(plain)
     def in_field(gate: Callable[..., None]) -> Callable[..., None]:
@@ -53,7 +53,7 @@ def install() -> None:
 
     rationals.in_field = in_field
     rationals.over_ordered = lambda gate: passing_once(gate, gate)
-    random_points._disagreement = passing_once(disagreement, disagreement)
+    random_points.disagreement = passing_once(disagreement, disagreement)
 
 
 def watch(patches: type[Any]) -> None:
@@ -82,7 +82,7 @@ def passing_once(run: Callable[..., Any], gate: Callable[..., Any]) -> Callable[
         if replaced:
             return run(*given, **named)
         try:
-            path = _folder() / content((gate, given, named))
+            path = folder() / content((gate, given, named))
         except NoContent:
             return run(*given, **named)
         if path.exists():
@@ -96,7 +96,7 @@ def passing_once(run: Callable[..., Any], gate: Callable[..., Any]) -> Callable[
 
 
 @functools.cache
-def _folder() -> Path:
+def folder() -> Path:
     """Where it is noted what has passed, by this code."""
     text = hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted(p for folder in CODE for p in (ROOT / folder).rglob("*.py")):

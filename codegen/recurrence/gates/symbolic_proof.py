@@ -64,7 +64,7 @@ class _Proof:
         for name in self.outputs:
             for t in (STEPS, 1):  # the last step where that can be read, else the first
                 entry = np.ravel(np.asarray(self.outputs[name][t - 1], dtype=object))[0]
-                if _larger(entry, TERMS):
+                if is_larger(entry, TERMS):
                     continue
                 shown = re.sub(r"\b1/10(0+)\b", lambda m: f"1e-{len(m[1]) + 1}", str(sympy.factor_terms(entry)))
                 if len(shown) <= READABLE:
@@ -119,7 +119,7 @@ class _Proof:
 
     def derivative(self, loss: object, symbols: object, of_log: bool = False) -> np.ndarray | None:
         """None where that takes more operations than there is patience for."""
-        if self.operations > PATIENCE or _larger(loss, PATIENCE):
+        if self.operations > PATIENCE or is_larger(loss, PATIENCE):
             return None
         symbols = np.asarray(symbols, dtype=object)
         flat = [sympy.diff(loss, x) * (x if of_log else 1) for x in symbols.ravel()]
@@ -131,10 +131,10 @@ class _Proof:
             return left
         one, other = (np.ravel(np.asarray(x, dtype=object)) for x in (one, other))
         for a, b in zip(one, other, strict=True):
-            self.operations += PATIENCE + 1 if _larger(a - b, PATIENCE) else sympy.count_ops(a - b)
+            self.operations += PATIENCE + 1 if is_larger(a - b, PATIENCE) else sympy.count_ops(a - b)
             if self.operations > PATIENCE:
                 return left
-            difference = _simplified(a - b)
+            difference = simplified(a - b)
             if difference is None:
                 return left
             if difference != 0:
@@ -204,10 +204,10 @@ def _dot(a: np.ndarray, b: np.ndarray) -> sympy.Expr:
     return sum((x * y for x, y in zip(np.ravel(a), np.ravel(b), strict=True)), sympy.Integer(0))
 
 
-def _simplified(x: sympy.Expr) -> sympy.Expr | None:
+def simplified(x: sympy.Expr) -> sympy.Expr | None:
     """0 where expanding the numerator shows it; else what is left, or None where that has too many terms."""
     x = x.replace(lambda y: isinstance(y, sigmoid_ | sympy.tanh), _in_one_sigmoid)
-    if _terms(x) > TERMS:
+    if count_of_terms(x) > TERMS:
         return None
     if sympy.expand(_with_named_bases(x, {})) == 0:
         return sympy.Integer(0)
@@ -219,7 +219,7 @@ def _simplified(x: sympy.Expr) -> sympy.Expr | None:
     if len(terms) * len(quotients) > TERMS // 4:
         return None
     x = sympy.fraction(sympy.together(x))[0]
-    return sympy.expand(x) if _terms(x) <= TERMS else None
+    return sympy.expand(x) if count_of_terms(x) <= TERMS else None
 
 
 def _in_one_sigmoid(x: sympy.Expr) -> sympy.Expr:
@@ -241,19 +241,19 @@ def _with_named_bases(x: sympy.Expr, names: dict[sympy.Expr, sympy.Symbol]) -> s
     return x.func(*parts)
 
 
-def _larger(x: object, operations: int) -> bool:
+def is_larger(x: object, operations: int) -> bool:
     """Is x certainly made by more operations? An addition of a product with -1 has five nodes, of which no more are looked at
     than that takes."""
     nodes = sympy.preorder_traversal(x)
     return next(islice(nodes, 5 * operations + 1, None), None) is not None
 
 
-def _terms(x: sympy.Expr) -> int:
+def count_of_terms(x: sympy.Expr) -> int:
     """At most so many terms has x once it is expanded."""
     if x.is_Add:
-        return sum(map(_terms, x.args))
+        return sum(map(count_of_terms, x.args))
     if x.is_Mul:
-        return math.prod(map(_terms, x.args))
+        return math.prod(map(count_of_terms, x.args))
     if x.is_Pow and x.exp.is_Integer and x.exp > 1:
-        return int(_terms(x.base) ** x.exp)
+        return int(count_of_terms(x.base) ** x.exp)
     return 1

@@ -72,12 +72,12 @@ class Lowering:
     def term(self, m: object, row: str | None, col: str | None) -> Node:
         key = (m, row, col)
         if key not in self.memo:
-            node = self._matrix(m, row, col) if isinstance(m, Matrix) else self.scalar(m)
+            node = self.matrix(m, row, col) if isinstance(m, Matrix) else self.scalar(m)
             self.memo[key] = node
             self.origins.setdefault(node, self.where)
         return self.memo[key]
 
-    def _matrix(self, m: Matrix, row: str | None, col: str | None) -> Node:
+    def matrix(self, m: Matrix, row: str | None, col: str | None) -> Node:
         match m.op:
             case "symbol":
                 return self._symbol(m.args[0], tuple(a for a in (row, col) if a is not None))

@@ -89,19 +89,20 @@ def triton_form(
 
 @once
 def _form(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None) -> TritonForm:
-    return _built(c, exchanges, fine, unwanted)
+    return made_form(c, exchanges, fine, unwanted)
 
 
-def _built(c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None) -> TritonForm:
+def made_form(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> TritonForm:
+    """The same, made anew, and gated."""
     if fine is None and unwanted is None and scanned(c):
         return _scans(c)
     if c.substep is not None and fine is None and unwanted is None:
-        inside = _sweeps(c.substep, exchanges, stem=SUBSTEP)
+        inside = swept_form(c.substep, exchanges, stem=SUBSTEP)
         around = SubstepsHost(c, exchanges and cuttable(c.substep))
         functions = around.functions()
         parts = (*inside.parts, *(x for k in around.kernels for x in functions_of(k)), *functions)
         return TritonForm(parts, (*inside.built, *built(around.kernels)))
-    return _sweeps(c, exchanges, fine, unwanted)
+    return swept_form(c, exchanges, fine, unwanted)
 
 
 def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> str:
@@ -122,7 +123,7 @@ def in_substeps(c: Compiled) -> tuple[Compiled, int]:
     return (c, 1) if c.substep is None or c.substeps is None else (c.substep, c.substeps.count)
 
 
-def _sweeps(
+def swept_form(
     c: Compiled,
     exchanges: bool,
     fine: Fine | None = None,
@@ -170,7 +171,7 @@ def _sweeps(
                 parts.append(k.placed)
         parts.append(function)
     if not all(_has_others(made, host) for made, _, host in joined):
-        return _sweeps(c, exchanges, fine, unwanted, stem, joins=False)
+        return swept_form(c, exchanges, fine, unwanted, stem, joins=False)
     for made, function, _ in joined:
         parts += _joined(made, function)
     return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))

@@ -19,7 +19,7 @@ def launches(file, name, level=0, **widths):
     """What a call in float32 launches."""
     (r,) = (r for r in read(SPECS / file) if r.name == name)
     c = compile_spec(r)
-    module = compile_report._module(c)
+    module = compile_report.generated_module(c)
     with narrowed(level):
         return compile_report.launches_of(c, module, "float32", widths)
 

@@ -26,7 +26,7 @@ ptxas fatal   : Ptx assembly aborted due to errors"""
 
 @functools.cache
 def module_of(name: str):
-    return compile_report._module(compiled(name))
+    return compile_report.generated_module(compiled(name))
 
 
 @pytest.mark.parametrize("name", ["linear_attention", pytest.param("retention", marks=pytest.mark.long)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chunkform.codegen.performance.compile_report import _module, launches_of
+from chunkform.codegen.performance.compile_report import generated_module, launches_of
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.spec.language import Max, Recurrence, hadamard
 
@@ -15,7 +15,7 @@ def test_a_scan_is_launched_over_segments_and_over_whole_sequences():
     r.update(h, Max(hadamard(a, h.prev), x))
     r.output("y", h.next)
     c = compile_spec(r)
-    found = launches_of(c, _module(c), "bfloat16", 64)
+    found = launches_of(c, generated_module(c), "bfloat16", 64)
     scans = {(x.kernel.fn.__name__, x.options["RESULTS"], x.options["STAGES"]) for x in found if "RESULTS" in x.options}
     names = {name for name, *_ in scans}
     assert {name.partition("_")[0] for name in names} == {"forward", "backward"}

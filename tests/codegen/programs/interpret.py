@@ -17,7 +17,7 @@ import torch
 from shared.program_specs import PROGRAMS
 
 from chunkform.codegen.commands.program_kind import generated_module
-from chunkform.codegen.programs.check import _named, run
+from chunkform.codegen.programs.check import named, run
 from chunkform.codegen.programs.compiled import CompiledProgram
 from chunkform.codegen.programs.oracle import oracle, sample
 from chunkform.codegen.programs.pipeline import compile_program
@@ -46,7 +46,7 @@ def main() -> dict[str, dict[str, float]]:
         s = sample(c, case)
         got, _ = run(c, getattr(module_of(c), c.name), s, "triton")
         keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
-        expected = _named(keys, oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents))
+        expected = named(keys, oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents))
         found[name] = {n: error_of(c.step, n, x, expected[n]) for n, x in got.items()}
     return found | {f"replayed {n}": replayed(n) for n in ("mesa_net", "mesa_neumann")}
 

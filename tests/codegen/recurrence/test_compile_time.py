@@ -12,7 +12,6 @@ from chunkform.codegen.ir import evaluate
 from chunkform.codegen.ir.degree_bounds import Degrees
 from chunkform.codegen.ir.expr import terms_of
 from chunkform.codegen.recurrence import emit
-from chunkform.codegen.recurrence.chunkwise import coupled_states
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section
@@ -34,10 +33,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter:
 
         monkeypatch.setattr(module, name, noted)
 
-    count(evaluate, "_apply", "nodes evaluated")
+    count(evaluate, "applied", "nodes evaluated")
     count(sweep_launches, "sweep_kernel", "kernels of walks")
-    count(section, "_sweeps", "sections")
-    products = coupled_states._products
+    count(section, "swept_form", "sections")
+    products = evaluate.CHUNK_OPERATIONS["mix_products"]
 
     def formed(*given: Any) -> Any:
         found["products of matrices"] += 1

@@ -76,8 +76,7 @@ def printed():
 def test_every_word_can_be_spelt_in_every_section(printed, one_in):
     """The same code for other names. Each word that isn't refused comes in `make test-all`, and one in eight in `make test`;
     Python must read what is printed, and one text in ten is compared as a tree as well."""
-    tried = Recurrence("tried")
-    left = [w for w in words()[::one_in] if not refused(lambda n: tried._new(n("word")), {"word": w})]
+    left = [w for w in words()[::one_in] if not refused(lambda n: Recurrence("tried").inputs(n("word")), {"word": w})]
     n = 0
     while n < len(left):
         some, alphabet = printed[n % len(printed)]

@@ -79,8 +79,17 @@ class Renamed:
         self.new = new
         out = Recurrence("renamed")
         self.dims = {d.name: out.dims(new[d.name]) for d in r.dim_list}
+        kinds = {
+            "input": out.inputs,
+            "decay": out.decay,
+            "parameter": out.parameters,
+            "decay parameter": out.head_decay,
+        }
         for v in r.variables:
-            out._declare(new[v.name], v.kind, tuple(self.dims[d.name] for d in v.dims), v.default)
+            if v.kind == "constant":
+                out.constant(new[v.name], v.default)
+            else:
+                kinds[v.kind](new[v.name], *(self.dims[d.name] for d in v.dims))
         states = {}
         for s in r.states:
             initial = None if s.initial is None else self.term(s.initial)

@@ -29,10 +29,10 @@ def yes(*_):
 
 for module, name in ((convolve, "on_kernels"), (functions, "on_kernels"), (rows, "in_kernels"), (layers, "in_kernels")):
     setattr(module, name, yes)
-for name in ("_forward", "_backward"):
+for name in ("convolved", "convolution_gradients"):
     setattr(convolve, name, noting(name, getattr(convolve, name)))
 functions.convolve_step = noting("step", functions.convolve_step)
-rows._map = (lambda found: lambda name: noting(name, found(name)))(rows._map)
+rows.row_map = (lambda found: lambda name: noting(name, found(name)))(rows.row_map)
 
 found = {}
 for model_name in sys.argv[1:]:

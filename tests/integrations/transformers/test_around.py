@@ -7,10 +7,10 @@ import pytest
 from shared.forked import script
 
 pytest.importorskip("transformers", minversion="5.17")
-EVERYWHERE = {"_forward", "_backward", "step", "unit"}
+EVERYWHERE = {"convolved", "convolution_gradients", "step", "unit"}
 MAPS = {
     "qwen3_5": EVERYWHERE | {"gated_rms_norm"},
-    "bamba": {"_forward", "_backward", "step", "gate_first_rms_norm"},
+    "bamba": {"convolved", "convolution_gradients", "step", "gate_first_rms_norm"},
     "glm5_next": EVERYWHERE - {"step"} | {"sigmoid_gated_rms_norm", "bounded_decay"},
     "kimi_linear": EVERYWHERE | {"sigmoid_gated_rms_norm", "softplus_decay"},
 }

@@ -38,7 +38,7 @@ def _a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(compiling, "_seen", set())
+    monkeypatch.setattr(compiling, "SEEN", set())
 
 
 def test_each_kind_is_compiled_once_and_nothing_is_launched():

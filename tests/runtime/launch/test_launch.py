@@ -37,7 +37,7 @@ class Compiled:
 
 
 def go(kernel, x, n, width=16):
-    launch._launch(kernel, (3,), (x, n), {"WIDTH": width, "num_warps": 4}, 0)
+    launch.launch_compiled(kernel, (3,), (x, n), {"WIDTH": width, "num_warps": 4}, 0)
 
 
 def test_a_kernel_is_found_again_and_run_with_all_its_arguments():
@@ -81,7 +81,7 @@ class Large(Kernel):
 def test_a_kernel_has_as_many_stages_as_shared_memory_holds(most):
     kernel, x = Large(most), torch.zeros(64)
     for _ in range(2):
-        launch._launch(kernel, (3,), (x, 48), {"STAGES": 3, "num_warps": 4}, 0)
+        launch.launch_compiled(kernel, (3,), (x, 48), {"STAGES": 3, "num_warps": 4}, 0)
     assert kernel.runs[0][-1] == most
     assert len(kernel.runs) == 2
 
@@ -108,7 +108,7 @@ def test_a_kernel_loads_nothing_ahead_where_shared_memory_has_no_room():
 
 def test_a_kernel_that_no_memory_holds_says_so():
     with pytest.raises(OutOfResources):
-        launch._launch(Large(0), (3,), (torch.zeros(64), 48), {"STAGES": 3, "num_warps": 4}, 0)
+        launch.launch_compiled(Large(0), (3,), (torch.zeros(64), 48), {"STAGES": 3, "num_warps": 4}, 0)
 
 
 @pytest.mark.parametrize(("itemsize", "largest"), [(4, 64), (4, 256), (2, 64), (2, 256)])
@@ -132,6 +132,6 @@ def test_kernels_take_the_level_of_their_thread():
 def test_a_users_own_allocator_comes_back_after_a_launch():
     allocator = triton.runtime._allocation._allocator
     before = allocator.get()
-    with launch._scratch(0):
+    with launch.scratch_memory(0):
         assert allocator.get() is not before
     assert allocator.get() is before

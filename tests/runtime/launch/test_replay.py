@@ -418,7 +418,7 @@ class Driver:
 def gpu(monkeypatch):
     """Two launches of a compiled kernel, from slot 0 to 1 and on to 2, and what stands in for the driver and torch's streams."""
     now = SimpleNamespace(driver=Driver(), stream=0, captured=False)
-    monkeypatch.setattr(driver, "_driver", lambda: now.driver)
+    monkeypatch.setattr(driver, "libcuda", lambda: now.driver)
     monkeypatch.setattr(driver, "check", lambda function, found: None)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: now.stream, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: now.captured, raising=False)

@@ -110,13 +110,13 @@ def test_a_function_that_changes_takes_the_choices_of_those_kernels_alone_that_c
     """And one that is gone; not one that no kernel calls, nor a comment."""
     other = launch.candidates(2, 128)[1]
     choices = {n: {"bfloat16-128": launch.fields_of(other)} for n in ("k", "m")}
-    own = fingerprint._runtime()
+    own = fingerprint.this_runtime()
     tuned.write(GPU, choices, calls={"k": ["cumulate_kernel"], "m": ["join_kernel"]})
 
     def held(old, new):
         text = {p: own.read(p).replace(old, new) for p in own.paths.values()}
         changed = fingerprint.Runtime(text.__getitem__, text)
-        monkeypatch.setattr(fingerprint, "_runtime", lambda: changed)
+        monkeypatch.setattr(fingerprint, "this_runtime", lambda: changed)
         on_gpu()
         return [n for n in ("k", "m") if chosen(n) == other]
 
@@ -223,8 +223,8 @@ def test_choices_are_written_where_later_calls_find_them(on_gpu, monkeypatch):
 
 
 def test_a_configuration_that_raises_or_dies_leaves_the_others(monkeypatch):
-    assert tune._processes(math.sqrt, [4.0, -1.0], 2) == {4.0: 2.0, -1.0: "ValueError: math domain error"}
-    assert tune._processes(os._exit, [3, 4], 2) == {3: "its process died", 4: "its process died"}
+    assert tune.in_processes(math.sqrt, [4.0, -1.0], 2) == {4.0: 2.0, -1.0: "ValueError: math domain error"}
+    assert tune.in_processes(os._exit, [3, 4], 2) == {3: "its process died", 4: "its process died"}
 
 
 def test_a_configuration_is_checked_against_the_oracle(tmp_path):

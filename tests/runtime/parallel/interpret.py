@@ -75,14 +75,14 @@ def differences(name: str, rank: int) -> dict[str, float]:
     lasting = case == "lasting"
     links.way = lambda *_: "scan" if case == "scanned" else "gather"
     run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
-    run_module._known.clear()  # what another case has recorded goes another way
+    run_module.KNOWN.clear()  # what another case has recorded goes another way
     own_group = group_of(name, dist.group.WORLD)
     meet(own_group)
-    mailboxes._of.clear()
+    mailboxes.OF_GROUPS.clear()
     mailboxes.BLOCK, mailboxes.PROGRAMS = 64, 3
     if case == "in memory":
         failed = torch.zeros(1, dtype=torch.int64)
-        mailboxes._of[own_group.processes] = mailboxes.Mailboxes(Files, torch.device("cpu"), 10**7, failed)
+        mailboxes.OF_GROUPS[own_group.processes] = mailboxes.Mailboxes(Files, torch.device("cpu"), 10**7, failed)
     Group.on_host = property(lambda self: name in ON_HOST)  # type: ignore[assignment, method-assign]
     module = generated(name)
     module.segments_for = lambda places, programs: 2
@@ -112,7 +112,7 @@ def differences(name: str, rank: int) -> dict[str, float]:
         results.append((o.detach(), final.detach(), {n: x.grad for n, x in own.items()}))
     (whole, last, expected), (got, final, gradients) = results[0], results[-1]
     if name in AGAIN:
-        seen = [x for known in run_module._known.values() for kind, x in known.items() if kind[0] is module.OP]
+        seen = [x for known in run_module.KNOWN.values() for kind, x in known.items() if kind[0] is module.OP]
         recorded = [y for x in seen for y in x.job.replays.values()]
         assert [type(x) for x in recorded] == [Recorded, Recorded]
         names = [[x.function.__name__ for x in y.steps if isinstance(x, Operation | Quick)] for y in recorded]

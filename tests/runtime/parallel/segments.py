@@ -29,7 +29,7 @@ def main() -> None:
             for widest in (128, 8):
                 segment_scan.WIDEST = widest
                 m = map_of_all("S", first, local, layout, parts, forward, linear=linear, axis=axis)
-                assert m._wide == (widest == 8)
+                assert m.wide == (widest == 8)
                 rows = torch.stack([m.sent(starts)[0] for starts in (True, False, False)])
                 found.append([rows, *m.entering[1:], *m.entered(rows[:2], 1 if forward else -1)])
             worst = max(worst, *(float((x - y).abs().max() / y.abs().max()) for x, y in zip(*found, strict=True)))

@@ -63,7 +63,7 @@ def test_maps_are_gathered_unless_memory_is_asked_for(monkeypatch: pytest.Monkey
     monkeypatch.setenv(mailboxes.VARIABLE, "memory")
     assert mailboxes.chosen() == "memory"
     group = Group("op", object(), 0, 2)  # type: ignore[arg-type]
-    monkeypatch.setattr(mailboxes, "_of", {})
+    monkeypatch.setattr(mailboxes, "OF_GROUPS", {})
     assert mailboxes.mailboxes_of(group, torch.device("cpu")) is None
 
 

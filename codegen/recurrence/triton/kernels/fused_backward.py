@@ -116,10 +116,10 @@ def fused_backward(plan: Plan, fused: Fused, given: Iterable[str]) -> FusedBackw
         return None
     first = next(k for k, s in sweeps.items() if s.states == (gradient.name,))
     found = FusedBackward(state, gradient, sweeps, parts, first)
-    return found if _pays(found, fused) else None
+    return found if pays(found, fused) else None
 
 
-def _pays(t: FusedBackward, fused: Fused) -> bool:
+def pays(t: FusedBackward, fused: Fused) -> bool:
     """Is one sweep faster than one for each sweep? On an H200 that is so where nothing is solved for, and there is no more than a
     write and a read, whose factors have one gradient each: with more, or with sums over channels for gradients of numbers, a
     program's registers don't hold what it makes."""

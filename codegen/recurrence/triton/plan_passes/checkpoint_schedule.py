@@ -77,7 +77,7 @@ def checkpoint_schedule(plan: Plan, fused: Fused, given: Iterable[str]) -> Check
             for n in kept:
                 first = sweeps[swept_by[n]]
                 sweeps[swept_by[n]] = replace(first, finals=(*first.finals, n))
-    if _waits(sweeps, from_checkpoints, own, fused) or not _pays(sweeps, from_checkpoints):
+    if _waits(sweeps, from_checkpoints, own, fused) or not pays(sweeps, from_checkpoints):
         return CheckpointSchedule(planned)
     read = {n for s in from_checkpoints.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
     whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, from_checkpoints, sweeps, fused))
@@ -169,7 +169,7 @@ def _seen_undecayed(s: StateForm, g: StateForm) -> bool:
     return bool(reads) and any(v.late for v in s.writes)
 
 
-def _pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
+def pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
     """Is reading at checkpoints faster, though the states go through memory? On an H200 that is so where a state has a decay for
     each
     channel, and one kernel reads all that is read with no prologue; or else where writes depend on reads, as sweeps that

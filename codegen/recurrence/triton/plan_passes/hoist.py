@@ -178,7 +178,7 @@ def uses(node: Node, x: Node) -> bool:
 def opened(sweep: Sweep, prologue: bool = False) -> Opened:
     """The sweep's program, opened; `prologue`: matrices over the steps of a chunk are made in the prologue even where there is
     only one."""
-    return _Opening(sweep, prologue).run()
+    return Opening(sweep, prologue).run()
 
 
 def turned(x: Node) -> Node | None:
@@ -205,7 +205,7 @@ def _turned(x: Node) -> Node:
     return rename(x, {ROW: COL, COL: ROW})
 
 
-class _Opening:
+class Opening:
     def __init__(self, sweep: Sweep, dense: bool) -> None:
         self.sweep, self.dense, chunk = sweep, dense, sweep.chunk
         sides = [(s.row, s.col) if sweep.side == "row" else (s.col, s.row) for s in sweep.group]

@@ -235,22 +235,22 @@ def test_sums_at_the_boundaries_of_chunks_are_proved(
 
 
 def drop_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = lower.Lowering._matrix
+    original = lower.Lowering.matrix
 
     def matrix(self: Any, m: Any, row: str | None, col: str | None) -> Node:
         return self.term(m.args[0], row, col) if m.op == "add" else original(self, m, row, col)
 
-    monkeypatch.setattr(lower.Lowering, "_matrix", matrix)
+    monkeypatch.setattr(lower.Lowering, "matrix", matrix)
 
 
 def ignore_transposes(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = lower.Lowering._matrix
+    original = lower.Lowering.matrix
 
     def matrix(self: Any, m: Any, row: str | None, col: str | None) -> Node:
         both = m.op == "transpose" and not m.is_vector
         return self.term(m.args[0], row, col) if both else original(self, m, row, col)
 
-    monkeypatch.setattr(lower.Lowering, "_matrix", matrix)
+    monkeypatch.setattr(lower.Lowering, "matrix", matrix)
 
 
 def wrong_contraction(monkeypatch: pytest.MonkeyPatch) -> None:

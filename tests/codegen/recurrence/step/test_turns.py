@@ -79,7 +79,7 @@ def test_long_rotations_by_the_same_angles_never_run_whole(constant: bool, toget
 
     def segments(steps: int):
         some = SimpleNamespace(shape=(1, steps, 64, 3), is_cuda=True, device=torch.device("cpu"))
-        return run._segments({"x": some}, None)  # type: ignore[dict-item]
+        return run.segments_of({"x": some}, None)  # type: ignore[dict-item]
 
     assert segments(WHOLE) is None
     cut = segments(STEPS)

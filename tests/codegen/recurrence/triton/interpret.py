@@ -42,7 +42,7 @@ from chunkform.runtime.op.signature import OVERWRITE
 def main(job: dict) -> list[dict]:
     rows = []
     if job.get("sweeps_make_all"):
-        schedule_module._pays = lambda *_: False  # sweeps make all, whatever is faster
+        schedule_module.pays = lambda *_: False  # sweeps make all, whatever is faster
     if "buffers" in job:
         launch_module.BUFFERS = job["buffers"]
     if "crowd" in job:
@@ -62,7 +62,7 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in parts(name, *job["parts"])]
     rows += of_names(job, {"unseen": unseen, "decays": decays, "widened": widened, "groups": groups})
     if job.get("forced"):
-        fused_module._pays = lambda *_: True  # one sweep makes all, whatever is faster
+        fused_module.pays = lambda *_: True  # one sweep makes all, whatever is faster
         compiled.cache_clear()
     if "whole" in job:
         rows += [row for name in job["names"] for row in whole(name, job["whole"])]

@@ -60,7 +60,7 @@ def kernels() -> list[Made]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_kernel", lambda k, f: found.append((k, f)))
         for name in OPS:
-            section._form.__wrapped__(compiled(name), True, None, None)
+            section.made_form(compiled(name))
     return found
 
 
@@ -303,6 +303,6 @@ def test_the_gate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for each kernel, with what is printed."""
     seen = []
     monkeypatch.setattr(section, "gate_kernel", lambda k, f: seen.append(f))
-    section._form.__wrapped__(compiled("leaky_integrator"), True, None, None)
+    section.made_form(compiled("leaky_integrator"))
     parts = triton_form(compiled("leaky_integrator")).parts
     assert seen and all(f in parts for f in seen)

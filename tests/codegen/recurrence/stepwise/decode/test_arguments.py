@@ -76,14 +76,14 @@ def test_arguments_with_fewer_heads_are_read_by_groups():
 
 def test_plans_are_kept_by_shape_and_dtype(step):
     inner = op("lightning_attention").__globals__["OP"].step
-    inner._plans.clear()
+    inner.plans.clear()
     state = torch.zeros(B, H, D, D)
     for _ in range(3):
         step(state, **inputs())
-    assert len(inner._plans) == 1
+    assert len(inner.plans) == 1
     step(torch.zeros(3, H, D, D), **inputs(batch=3))
     step(state.bfloat16(), **inputs())
-    assert len(inner._plans) == 3
+    assert len(inner.plans) == 3
 
 
 def test_no_batch_and_strided_inputs(step):

@@ -25,7 +25,7 @@ def kernels() -> list[Made]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_chunks", lambda k, f: found.append((k, f)) if k.pieces and not k.sweeps else None)
         for name in OPS:
-            section._form.__wrapped__(compiled(name), True, None, None)
+            section.made_form(compiled(name))
     return found
 
 

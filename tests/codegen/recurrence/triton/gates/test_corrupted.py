@@ -48,8 +48,8 @@ def made(op: str, whole: bool = False) -> dict[str, Made]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, (k, f)))
         if whole:
-            patch.setattr(fused_backward, "_pays", lambda *_: True)
-        section._form.__wrapped__(replace(compiled(op)), True, None, None)
+            patch.setattr(fused_backward, "pays", lambda *_: True)
+        section.made_form(replace(compiled(op)))
     return found
 
 
@@ -72,7 +72,7 @@ def test_a_fused_backward_of_writes_that_read_each_other_is_what_its_sweeps_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three corrections a step, whose inverses are made of one another, by one sweep as they aren't launched."""
-    monkeypatch.setattr(fused_backward, "_pays", lambda *_: True)
+    monkeypatch.setattr(fused_backward, "pays", lambda *_: True)
     c = replace(compiled("three_corrections"))
     found = section.fused_backward_of(c)
     assert c.backward is not None and found is not None

@@ -24,7 +24,7 @@ def sweeps() -> list[Made]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_sweep", lambda k, f: found.append((k, f)))
         for name in OPS:
-            section._form.__wrapped__(compiled(name), True, None, None)
+            section.made_form(compiled(name))
     return found
 
 

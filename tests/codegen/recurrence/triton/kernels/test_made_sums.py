@@ -14,7 +14,7 @@ def test_how_far_sums_reach_is_found_from_those_of_whole_chunks() -> None:
     found: dict[str, KernelFunction] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, f[0]))
-        section._form.__wrapped__(replace(compiled("gated_linear_attention")), False, None, None)
+        section.made_form(replace(compiled("gated_linear_attention")), exchanges=False)
     body = [*statements(found["forward_prologue_1"].body)]
     ends = [x.value.text for x in body if isinstance(x, Store) and x.pointer.text.startswith("alpha_sums + step")]
     reach = [x.value.text for x in body if isinstance(x, Let) and x.names[0] in ("alpha_most", "alpha_least")]

@@ -8,7 +8,7 @@ from shared.triton_errors import compiled
 from chunkform.codegen.ir.code import Call, Either
 from chunkform.codegen.ir.expr import ROW, Node, leaf, mul
 from chunkform.codegen.ir.kernel_ir import KernelFunction, Let, Statement, Store
-from chunkform.codegen.performance.compile_report import _module, card_of, launches_of, report_row
+from chunkform.codegen.performance.compile_report import card_of, generated_module, launches_of, report_row
 from chunkform.codegen.recurrence.triton import section
 from chunkform.codegen.recurrence.triton.kernels.read_order import SUM, ReadSum
 from chunkform.runtime.launch.assumed_card import assuming_card
@@ -45,7 +45,7 @@ def body() -> tuple[Statement, ...]:
     found: dict[str, KernelFunction] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, f[0]))
-        section._form.__wrapped__(replace(compiled("kimi_delta_attention")), True, None, None)
+        section.made_form(replace(compiled("kimi_delta_attention")))
     return found["backward_read_1"].body
 
 
@@ -74,7 +74,9 @@ def test_operands_of_float32_fit_into_shared_memory_at_the_largest_width() -> No
     c = compiled("kimi_delta_attention")
     with assuming_card(card_of("sm_90")):
         reads = [
-            x for x in launches_of(c, _module(c), "float32", 256) if x.kernel.fn.__name__.startswith("backward_read")
+            x
+            for x in launches_of(c, generated_module(c), "float32", 256)
+            if x.kernel.fn.__name__.startswith("backward_read")
         ]
         rows = [report_row(x, "sm_90", "float32", 256, 0) for x in reads]
     assert len(rows) == 2 and [x.problem for x in rows] == ["", ""]

@@ -13,7 +13,7 @@ from chunkform.codegen.recurrence.chunkwise.plan import Sweep
 from chunkform.codegen.recurrence.triton import kernel_plan, simplified
 from chunkform.codegen.recurrence.triton.launch.launch_plan import Host
 from chunkform.codegen.recurrence.triton.plan_passes.checkpoint_schedule import checkpoint_schedule
-from chunkform.codegen.recurrence.triton.plan_passes.hoist import _Opening, opened
+from chunkform.codegen.recurrence.triton.plan_passes.hoist import Opening, opened
 from chunkform.codegen.recurrence.triton.plan_passes.value_placement import fuse
 
 
@@ -116,7 +116,7 @@ def test_a_steps_decay_is_part_of_the_decays_up_to_it():
 
 
 def test_only_decays_from_a_chunks_start_take_in_a_step():
-    opening = _Opening(compiled("gated_delta_rule").forward.sweeps[0], False)
+    opening = Opening(compiled("gated_delta_rule").forward.sweeps[0], False)
     (d,) = opening.out.decays
     alpha, other = leaf("decay", "alpha", (ROW,)), leaf("input", "beta", (ROW,))
     before, upto = (make("decay_in", (d,), (late, 1), d.axes) for late in (False, True))

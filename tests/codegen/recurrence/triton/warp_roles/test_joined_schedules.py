@@ -55,7 +55,7 @@ def all_made(name: str) -> list[Made]:
         patch.setattr(section, "gate_over_chunks", lambda k, f: None)
         for gate in ("gate_joined_schedule", "gate_loaded_schedule"):
             patch.setattr(section, gate, lambda k, s: found.append((k, s)))
-        section._form.__wrapped__(compiled(name), True, None, None)
+        section.made_form(compiled(name))
     return found
 
 

@@ -43,7 +43,7 @@ def forward_sweep(c: Compiled) -> Kernel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_sweep", lambda k, f: found.append(k))
         patch.setattr(section, "gate_schedule", lambda k, s: None)
-        section._form.__wrapped__(c, True, None, None)
+        section.made_form(c)
     return found[0]
 
 
