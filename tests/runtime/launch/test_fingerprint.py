@@ -21,11 +21,11 @@ from chunkform.codegen.recurrence.samples import Case
 from chunkform.runtime.launch.fingerprint import (
     RUNTIME,
     Runtime,
-    _runtime,
     fingerprint,
     functions_key,
     is_jit,
     kernels_key,
+    this_runtime,
 )
 from chunkform.spec.language import find
 from chunkform.spec.language.load import CATALOGUE, load
@@ -114,7 +114,7 @@ def test_functions_of_kernels_in_gluon_count(file, old, new):
 
     text = (GENERATED / "gated_linear_attention.py").read_text()
     whole = fingerprint(text)
-    assert fingerprint(text, runtime=Runtime(read, _runtime().paths.values())).key != whole.key
+    assert fingerprint(text, runtime=Runtime(read, this_runtime().paths.values())).key != whole.key
 
 
 def test_it_loads_neither_torch_nor_triton():
@@ -156,4 +156,4 @@ def test_whatever_an_op_launches_is_in_its_fingerprint(name, monkeypatch):
     assert found
     assert found <= own | set(calls)
     for x in calls:
-        assert any(_runtime().is_jit(m, x) for m in _runtime().modules()), f"the text of {x} doesn't count"
+        assert any(this_runtime().is_jit(m, x) for m in this_runtime().modules()), f"the text of {x} doesn't count"

@@ -39,7 +39,7 @@ def kernels(name: str) -> list[Pair]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "gate_over_chunks", lambda k, f: None)
         patch.setattr(section, "gate_placed", lambda k, p: found.append((k, p)))
-        section._form.__wrapped__(compiled(name), True, None, None)
+        section.made_form(compiled(name))
     return found
 
 
