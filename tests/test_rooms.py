@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -150,6 +151,21 @@ def test_the_picture_is_fresh():
     graph = rooms.picture()
     shown = rooms.drawn((ROOT / "docs" / "rooms.svg").read_text())
     assert shown == ({room: rooms.purpose(room) for room in graph}, set(graph.edges)), "run: python docs/rooms.py"
+
+
+def test_where_to_change_things_names_what_is_there():
+    """Each file of the page is there, and each name that it says is in one."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Where do I change ..")[2]
+    paths = set(re.findall(r"`(\w+/[\w/]+\.\w+)`", page))
+    assert len(paths) > 50 and sorted(x for x in paths if not (ROOT / x).is_file()) == []
+    said = re.findall(r"((?:`\w+`(?:, | and )?)+) in `(\w+/[\w/]+\.py)`", page)
+    lost = []
+    for words, path in said:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        defined = {x.name for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef | ast.ClassDef)}
+        defined |= {x.id for x in ast.walk(ast.parse(text)) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        lost += [(name, path) for name in re.findall(r"`(\w+)`", words) if name not in defined]
+    assert len(said) > 10 and lost == []
 
 
 TESTED_THROUGH = {  # rooms with no folder of tests: where their tests are
