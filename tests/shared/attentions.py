@@ -1,5 +1,7 @@
 """Attentions beyond the catalogue, each for something that the catalogue doesn't have."""
 
+from collections.abc import Callable
+
 from sympy import Max, Min, Rational
 
 from chunkform.spec.language import (
@@ -194,7 +196,7 @@ def norms():
     return a
 
 
-MORE = [
+MORE: list[Callable[[], Attention]] = [
     *(capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks, turned, clipped_cosine),
     *(shared, decaying, windowed, distances, forgetting, norms),
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -102,11 +103,19 @@ SPECS: dict[str, Callable[[Parts], None]] = {
 }
 
 
-def errors(name: str, backend: str, batch: int = 2, device: str = "cpu") -> dict[str, float]:
-    """Of outputs and gradients in float32, beside steps in float64; infinite where they aren't finite."""
+def made(name: str) -> Recurrence:
     p = Parts(name)
     SPECS[name](p)
-    step, op = lower(p.r), compile_op(p.r)
+    return p.r
+
+
+MADE: dict[str, Callable[[], Recurrence]] = {name: partial(made, name) for name in SPECS}
+
+
+def errors(name: str, backend: str, batch: int = 2, device: str = "cpu") -> dict[str, float]:
+    """Of outputs and gradients in float32, beside steps in float64; infinite where they aren't finite."""
+    r = made(name)
+    step, op = lower(r), compile_op(r)
     g = torch.Generator().manual_seed(1)
     sizes = {d: 4 + n for n, d in enumerate(step.dims)}
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,6 +32,9 @@ def filtered(noise: str) -> Recurrence:
     r.update(x, x.prev + hadamard(gain, y - x.prev))
     r.output("o", x.next)
     return r
+
+
+FILTERED: dict[str, Callable[[], Recurrence]] = {noise: partial(filtered, noise) for noise in NOISES}
 
 
 def loop(noise: str, q: Tensor, w: Tensor, y: Tensor) -> Tensor:

@@ -170,7 +170,12 @@ def pairs(n: Name) -> Attention:
     return a
 
 
-SPECS = (chunked, channels, momentum, stepwise, rows, scanned, substeps, program, pairs)
+RECURRENCES = (chunked, channels, momentum, stepwise, rows, scanned, substeps)
+SPECS = (*RECURRENCES, program, pairs)
+# under neutral names, each role's own
+NEUTRAL: dict[str, Callable[[], Recurrence]] = {f.__name__: functools.partial(f, str) for f in RECURRENCES}
+NEUTRAL_PROGRAMS: dict[str, Callable[[], Program]] = {"program": functools.partial(program, str)}
+NEUTRAL_ATTENTIONS: dict[str, Callable[[], Attention]] = {"pairs": functools.partial(pairs, str)}
 
 
 def roles(spec: Callable) -> list[str]:
