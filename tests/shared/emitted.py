@@ -8,6 +8,8 @@ Specs are found by looking through tests, benchmarks and examples: whatever a fi
 functions that return a declaration and want no more than bools (`def gla() -> Recurrence`), and tables of such functions
 (`MORE: list[Callable[[], Attention]]`).
 
+By hand no gate runs: gates are for the tests, and what they let pass is printed all the same.
+
 `text` is the hash of the emitted text, before it is formatted and without the version that it is for; `code` the same
 without comments, docstrings and layout, and whichever modules names are imported from. The catalogue's files are in
 generated/, as `chunkform build` has written them.
@@ -29,6 +31,12 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from types import ModuleType
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from shared.passed import none
+
+    none()
 
 from chunkform.codegen.commands.build import GENERATED
 from chunkform.codegen.commands.kinds import kind_of
