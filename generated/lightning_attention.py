@@ -85,7 +85,7 @@ from chunkform.runtime.chunk_kernels.warp_roles import (
     ring_of_numbers, ring_of_tiles, room, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
@@ -652,7 +652,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     config = choose(some.dtype, (D, E), "490d934345bb7aec")
     config = with_roles(config, D, q, v, k)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     jointly = needs_backward is True and may_be_fused(config, (D, E), q, k, v)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -667,8 +667,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             None, S_ends, None, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), None,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            STAGES=sweep.stages, BLOCK=INTERVAL, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -698,8 +699,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         o,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        STAGES=sweep.stages, BLOCK=INTERVAL, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     lam_rests = None
     saved = {}
@@ -1213,7 +1215,7 @@ def triton_backward_whole(
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "490d934345bb7aec")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -1281,7 +1283,7 @@ def triton_backward_whole(
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), YIELD=True,
         WARPS=warps_of((config.padded(D), config.padded(E))),
         STAGES=stages_of(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), 2 * config.padded(D) * config.padded(E)),
-        C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
         num_warps=warps_of((config.padded(D), config.padded(E))), num_stages=2,
     )
     block_lam_rests = block_lam_sums = None

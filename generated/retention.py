@@ -87,7 +87,7 @@ from chunkform.runtime.chunk_kernels.warp_roles import (
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
@@ -659,7 +659,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     config = choose(some.dtype, (D, E), "c0d3480fea5ccfa3")
     config = with_roles(config, D, q, v, k)
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     jointly = needs_backward is True and may_be_fused(config, (D, E), q, k, v)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -674,8 +674,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             None, S_ends, None, gamma_sums, gamma_rests, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), None,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+            STAGES=sweep.stages, BLOCK=INTERVAL, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -705,8 +706,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         k, *strides(k, H), o,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
+        STAGES=sweep.stages, BLOCK=INTERVAL, ROWS=config.padded(E), C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     gamma_rests = None
     saved = {}
@@ -1251,7 +1253,7 @@ def triton_backward_whole(
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "c0d3480fea5ccfa3")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -1323,7 +1325,7 @@ def triton_backward_whole(
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), YIELD=True,
         WARPS=warps_of((config.padded(D), config.padded(E))),
         STAGES=stages_of(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), 2 * config.padded(D) * config.padded(E)),
-        C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
         num_warps=warps_of((config.padded(D), config.padded(E))), num_stages=2,
     )
     block_gamma_rests = block_gamma_sums = None

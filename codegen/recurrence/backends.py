@@ -229,7 +229,7 @@ def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...]
     found = {n: (("B", f"{times}T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
     for s in c.step.states:
         if s.name in schedule_of(c).given:
-            found[f"{s.name} checkpoints"] = ("B", "H", f"{times}T blocks", *(dim_of(a) for a in s.axes)), "input"
+            found[f"{s.name} checkpoints"] = ("B", "H", f"{times}T intervals", *(dim_of(a) for a in s.axes)), "input"
     return found
 
 

@@ -82,7 +82,7 @@ class Rounded(TorchNumbers):
         return a.sum(axis).to(self.low).to(self.dtype)
 
 
-BLOCK = 64  # steps after which kernels round a state
+INTERVAL = 64  # steps after which kernels round a state
 
 
 def oracle(
@@ -203,7 +203,7 @@ def run_steps_of(
     collected: dict[str, list[Tensor]] = {n: [] for n in program.outputs}
     nodes = [*program.updates.values(), *program.outputs.values()]
     for t in range(steps):
-        if low is not None and t and t % BLOCK == 0:
+        if low is not None and t and t % INTERVAL == 0:
             states = {n: x.to(low).to(dtype) for n, x in states.items()}
         env: Env = {}
         for v in program.variables:

@@ -109,7 +109,7 @@ from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
@@ -994,7 +994,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "8996e6e2cc910494")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -1042,7 +1042,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 v, *strides(v, H), matrix2, matrix1, scaled2, matrix3, matrix4, None, None, w_sums, w_rests, scaled3, scaled4,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
                 D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-                STAGES=sweep.stages, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                STAGES=sweep.stages, TAIL=tail, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
                 EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
@@ -1075,7 +1075,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix3, matrix4, write1, o, w_sums, w_rests, scaled3, scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        STAGES=sweep.stages, TAIL=0, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
         EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = w_rests = w_sums = None
@@ -2485,7 +2485,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "8996e6e2cc910494")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -2532,7 +2532,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             w_sums, w_rests, scaled3, scaled4,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
@@ -2563,7 +2563,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         write2, dv, w_sums, w_rests, scaled3, scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = None
@@ -2579,7 +2579,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
             maxnreg=config.most,
         )
@@ -2590,7 +2590,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
             maxnreg=config.most,
         )
@@ -2604,7 +2604,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
@@ -2614,7 +2614,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         S_state_adjoint = S_
@@ -2873,7 +2873,7 @@ OP = Op(
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "747e42a85b": (("B", "T", "H", "e"), "input"),
-                "S checkpoints": (("B", "H", "T blocks", "d", "e"), "input"),
+                "S checkpoints": (("B", "H", "T intervals", "d", "e"), "input"),
             },
             saved_packed=True,
         ),

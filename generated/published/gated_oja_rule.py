@@ -105,7 +105,7 @@ from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
@@ -1044,7 +1044,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "ce6b0b0691764765")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -1085,7 +1085,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 k, *strides(k, H), matrix1, None, g_sums, g_rests, beta_by_head, scaled2,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
                 E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False, WARPS=sweep.warps,
-                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
                 EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
                 maxnreg=sweep.registers,
             )
@@ -1114,7 +1114,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         g_rests, beta_by_head, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
         EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
         maxnreg=sweep.registers,
     )
@@ -2105,7 +2105,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "ce6b0b0691764765")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -2154,7 +2154,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             scaled3,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
@@ -2181,19 +2181,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         g_rests, scaled2, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"q"}:
-        matrix3_blocks = some.new_empty((B, H, blocks.chunks, BLOCK, BLOCK))
+        matrix3_blocks = some.new_empty((B, H, blocks.chunks, INTERVAL, INTERVAL))
         scaled4_blocks = some.new_empty((B, H, T, E))
         launch(
             backward_prologue_read_1, (blocks.programs,),
             do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks, matrix3_blocks,
             beta_by_head,
             *blocks.at_once, blocks.programs,
-            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK,
+            E=E, tile_e=min(INTERVAL, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL,
             LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=4, num_stages=1,
             maxnreg=config.most,
         )
@@ -2202,7 +2202,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks, matrix3_blocks,
             beta_by_head,
             *blocks.at_once, blocks.programs,
-            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK,
+            E=E, tile_e=min(INTERVAL, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL,
             LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=4, num_stages=1,
             maxnreg=config.most,
         )
@@ -2213,7 +2213,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_checkpoints, scaled4_blocks, matrix3_blocks, write1, *strides(write1, H), dq,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), CHUNK=config.chunk,
-            C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     matrix3_blocks = scaled4_blocks = None
@@ -2228,7 +2228,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_state_adjoint,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         launch(
@@ -2238,7 +2238,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_state_adjoint,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
     dS_checkpoints = g_extents = g_rests = g_sums = None
@@ -2559,7 +2559,7 @@ OP = Op(
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "3e037f9320": (("B", "T", "H", "d"), "input"),
-                "S checkpoints": (("B", "H", "T blocks", "d", "e"), "input"),
+                "S checkpoints": (("B", "H", "T intervals", "d", "e"), "input"),
             },
             saved_packed=True,
         ),

@@ -108,7 +108,7 @@ from chunkform.runtime.chunk_kernels.warp_roles import accumulator, begun, gl, g
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
@@ -848,7 +848,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "eb0ba03166cc8103")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -893,7 +893,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 w, *strides(w, H), v, *strides(v, H), matrix1, scaled2, matrix2, None, None, g_sums, g_rests, scaled3,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
                 D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+                STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
                 EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
                 maxnreg=sweep.registers,
             )
@@ -924,7 +924,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         scaled2, matrix2, write1, o, g_sums, g_rests, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
         EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
         maxnreg=sweep.registers,
     )
@@ -2028,7 +2028,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "eb0ba03166cc8103")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -2072,7 +2072,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None, None, g_sums, g_rests, scaled2, scaled3,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
             EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
             maxnreg=sweep.registers,
         )
@@ -2102,7 +2102,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         v, *strides(v, H), write2, dv, dw, g_sums, g_rests, scaled2, scaled3,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
         EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
         maxnreg=sweep.registers,
     )
@@ -2120,7 +2120,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             q, *strides(q, H), dk, dq, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
@@ -2130,7 +2130,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             q, *strides(q, H), dk, dq, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     dS_checkpoints = g_extents = g_rests = g_sums = write2 = None
@@ -2391,7 +2391,7 @@ OP = Op(
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "d3b4dc6278": (("B", "T", "H", "e"), "input"),
-                "S checkpoints": (("B", "H", "T blocks", "d", "e"), "input"),
+                "S checkpoints": (("B", "H", "T intervals", "d", "e"), "input"),
             },
             saved_packed=True,
         ),

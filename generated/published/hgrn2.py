@@ -85,7 +85,7 @@ from chunkform.runtime.chunk_kernels.small_numbers import drawn_before, store_sm
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import accumulator, begun, gl, gluon, room
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
@@ -772,7 +772,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = i_.shape[-1]
     config = choose(some.dtype, (D, E), "c7224587b006aacd")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -805,7 +805,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             None, S_ends, None, scaled1, i_, *strides(i_, H), matrix1, None, f_sums, f_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
@@ -835,7 +835,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_starts, S_last, S_checkpoints, scaled1, i_, *strides(i_, H), matrix1, o, f_sums, f_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     f_rests = f_sums = matrix1 = scaled1 = scaled2 = None
@@ -1734,7 +1734,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = i_.shape[-1]
     config = choose(some.dtype, (D, E), "c7224587b006aacd")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -1768,7 +1768,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, f_sums, f_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
@@ -1798,7 +1798,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, di, f_sums, f_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = None
@@ -1813,7 +1813,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
@@ -1822,7 +1822,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     dS_checkpoints = f_extents = f_rests = f_sums = None
@@ -2041,7 +2041,7 @@ OP = Op(
         "triton": Backend(
             triton_forward, triton_backward,
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
-            saved={"S checkpoints": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
+            saved={"S checkpoints": (("B", "H", "T intervals", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(

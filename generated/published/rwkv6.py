@@ -89,7 +89,7 @@ from chunkform.runtime.chunk_kernels.warp_roles import accumulator, begun, gl, g
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
@@ -819,7 +819,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "9c5ac627274a3129")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -852,7 +852,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, w_sums, w_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
@@ -882,7 +882,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_starts, S_last, S_checkpoints, scaled1, v, *strides(v, H), matrix1, o_0, w_sums, w_rests, scaled2,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
         DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = w_rests = w_sums = None
@@ -2012,7 +2012,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "9c5ac627274a3129")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -2048,7 +2048,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, w_sums, w_rests, scaled2,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
                 D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-                STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
                 DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
@@ -2080,7 +2080,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, dv_1, w_sums, w_rests, scaled2,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-            STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            STAGES=sweep.stages, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = scaled1 = scaled2 = None
@@ -2094,7 +2094,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_checkpoints, q, *strides(q, H), dk_2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
@@ -2103,7 +2103,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_checkpoints, q, *strides(q, H), dk_2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     gradients, initial = {}, {}
@@ -2115,7 +2115,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             w_sums, w_rests, w_extents, S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
@@ -2124,7 +2124,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             w_sums, w_rests, w_extents, S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         S_state_adjoint = S_
@@ -2381,7 +2381,7 @@ OP = Op(
         "triton": Backend(
             triton_forward, triton_backward,
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
-            saved={"S checkpoints": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
+            saved={"S checkpoints": (("B", "H", "T intervals", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(

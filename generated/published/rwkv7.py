@@ -119,7 +119,7 @@ from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, row_dtype, spread, steps, strides, whole,
 )
-from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.launch.varlen import INTERVAL, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
@@ -1069,7 +1069,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "29ade7e0c6e32243")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -1125,7 +1125,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 ahead1, *strides(ahead1, H), scaled3, scaled4,
                 *layout.swept, segments, layout.length(segments), blocks.chunks,
                 D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-                STAGES=sweep.stages, TAIL=tail, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                STAGES=sweep.stages, TAIL=tail, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
                 EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         join_tails(tails, S_ends, S_linear, 0)
@@ -1158,7 +1158,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         scaled2, matrix4, write1, o, w_sums, w_rests, ahead1, *strides(ahead1, H), scaled3, scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, TAIL=0, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        STAGES=sweep.stages, TAIL=0, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
         EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     ahead1 = matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = w_rests = w_sums = None
@@ -2775,7 +2775,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "29ade7e0c6e32243")
     layout = chunk_layout(packed, (B, T, H), config.chunk)
-    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    blocks = chunk_layout(packed, (B, T, H), INTERVAL)
     segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
@@ -2829,7 +2829,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1, *strides(write1, H), None, None, None, w_sums, w_rests, ahead1, *strides(ahead1, H), scaled3, scaled4,
             *layout.swept, segments, layout.length(segments), blocks.chunks,
             D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False, WARPS=sweep.warps,
-            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
             EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
             maxnreg=sweep.registers,
         )
@@ -2865,7 +2865,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled4,
         *layout.swept, segments, layout.length(segments), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True, WARPS=sweep.warps,
-        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=INTERVAL, C=config.chunk, LEVELS=config.levels,
         EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
         maxnreg=sweep.registers,
     )
@@ -2882,7 +2882,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             v, *strides(v, H), dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), dq, read2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
             maxnreg=config.most,
         )
@@ -2893,7 +2893,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             v, *strides(v, H), dk, S_checkpoints, k, *strides(k, H), a, *strides(a, H), dq, read2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E), many=True), num_stages=1,
             maxnreg=config.most,
         )
@@ -2916,7 +2916,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
@@ -2926,7 +2926,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)), SMALL_RANGE=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            GROUP=GROUP, CHUNK=config.chunk, C=INTERVAL, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         S_state_adjoint = S_
@@ -3211,7 +3211,7 @@ OP = Op(
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "460d8961bb": (("B", "T", "H", "e"), "input"),
-                "S checkpoints": (("B", "H", "T blocks", "e", "d"), "input"),
+                "S checkpoints": (("B", "H", "T intervals", "e", "d"), "input"),
             },
             saved_packed=True,
         ),

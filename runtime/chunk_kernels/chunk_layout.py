@@ -13,11 +13,11 @@ import torch
 
 from ..launch.fixed_split import fixed
 from ..launch.launch import cdiv, processors
-from ..launch.varlen import BLOCK, Packed
+from ..launch.varlen import INTERVAL, Packed
 
 SEGMENTS = 2048  # at most so many segments for all batch entries together
 SHORTEST = 4  # chunks of a segment
-LEVELS = BLOCK.bit_length() - 1  # of what is made of all steps of a block
+LEVELS = INTERVAL.bit_length() - 1  # of what is made of all steps of a checkpoint interval
 GROUP = 32  # chunks that a program looks at, for those that are of a large decay range
 
 
@@ -65,7 +65,7 @@ class ChunkLayout:
 
     def length(self, segments: int) -> int:
         """Steps of a segment: whole chunks, whatever the chunk of another pass over the same sequences is."""
-        return max(1, cdiv(cdiv(self.steps, segments), BLOCK)) * BLOCK if segments > 1 else max(1, self.steps)
+        return max(1, cdiv(cdiv(self.steps, segments), INTERVAL)) * INTERVAL if segments > 1 else max(1, self.steps)
 
 
 def chunk_layout(packed: Packed | None, shape: tuple[int, int, int], chunk: int) -> ChunkLayout:

@@ -1,7 +1,7 @@
 """What kernels use that make all of a backward pass by the fused backward: tiles that the copy engine of a GPU moves, and sums
 over them.
 
-Such a sweep takes blocks of BLOCK steps. The state that enters each block was left there by the forward pass, so that the block
+Such a sweep takes checkpoint intervals, INTERVAL steps each. The forward pass has left the state that enters each, so that it
 has both <S before it, dS after it>, which everything that crosses its boundaries adds to, and what its own steps add.
 """
 
@@ -14,7 +14,7 @@ import triton.language as tl
 from ..launch.assumed_card import card
 from ..launch.launch import Config, launch, padded
 from ..launch.narrowing import level
-from ..launch.varlen import BLOCK
+from ..launch.varlen import INTERVAL
 from .chunk_layout import ChunkLayout
 from .decay_gradient import between
 from .indexing import grouped, place_of, some_heads
@@ -237,7 +237,7 @@ def column_partial_sums(warps: int) -> int:
 
 def stages_of(loaded: int, state: int) -> int:
     """How many blocks are under way at once, of so many bytes for each step, where a state has so many in two bytes."""
-    return 2 if 2 * BLOCK * loaded + 2 * state + ROOM <= SHARED else 1
+    return 2 if 2 * INTERVAL * loaded + 2 * state + ROOM <= SHARED else 1
 
 
 def aligned(x: torch.Tensor) -> torch.Tensor:

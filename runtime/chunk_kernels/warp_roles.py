@@ -19,7 +19,7 @@ from ..launch.fixed_split import fixed
 from ..launch.launch import Config, cdiv, launch, padded, roles_assumed
 from ..launch.narrowing import level
 from ..launch.recorder import KernelArgument, KernelOption
-from ..launch.varlen import BLOCK
+from ..launch.varlen import INTERVAL
 from .fused_backward import movable
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ __all__ = [
     "with_roles",
 ]
 
-STEPS = BLOCK  # of a chunk: as many as there are between checkpoints of states
+STEPS = INTERVAL  # of a chunk: as many as there are between checkpoints of states
 WIDEST = (
     128  # channels of a state's axis that a program has whole. Tables name roles for no fewer: 64 by 64 weren't faster
 )

@@ -18,7 +18,7 @@ from triton.runtime.errors import OutOfResources
 from .narrowing import level
 from .recorder import KernelArgument, KernelOption, watching
 from .tuned_configs import lookup
-from .varlen import BLOCK
+from .varlen import INTERVAL
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -180,7 +180,7 @@ class Config:
     def span(self) -> int:
         """Steps of the blocks over which products of states and their gradients at each step are made: as many as a chunk in
         float32, where more don't fit into shared memory."""
-        return self.chunk if self.exact else BLOCK
+        return self.chunk if self.exact else INTERVAL
 
     def queued(self, loaded: int, chunk: int) -> int:
         """How many chunks are under way at once in a program that takes one after the other, of so many bytes for each step."""

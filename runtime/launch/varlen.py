@@ -16,12 +16,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from chunkform.errors import ArgumentError
 
 Tensors = dict[str, Tensor]
-BLOCK = 64  # steps of a block: kernels leave checkpointed states
+INTERVAL = 64  # steps of a checkpoint interval: between two of them kernels leave the states
 
 
-def block_count(steps: Any, sequences: Any = None) -> Any:
-    """Places of blocks of so many steps; of `sequences` packed ones each begins a block."""
-    return -(-steps // BLOCK) if sequences is None else steps // BLOCK + sequences
+def interval_count(steps: Any, sequences: Any = None) -> Any:
+    """How many checkpoint intervals there is a place for; of `sequences` packed ones each begins one."""
+    return -(-steps // INTERVAL) if sequences is None else steps // INTERVAL + sequences
 
 
 @dataclass(frozen=True, eq=False)

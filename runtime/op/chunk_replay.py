@@ -4,7 +4,7 @@
     o, state = op.step(state, .., deterministic="chunk")                  # the next step, with the bits of a longer pass
 
 The state is that of the last chunk boundary, with the arguments of the steps since. A step takes the pass over these once more,
-and its last output; after BLOCK steps the boundary moves on. So a step costs what a chunk costs.
+and its last output; after INTERVAL steps the boundary moves on. So a step costs what a chunk costs.
 
 On a CPU a recurrent form computes in float64, and torch's functions of numbers, such as a sigmoid of a step's input, round the
 last entries of a tensor otherwise than the others: there the two agree to rounding.
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from ..launch.varlen import BLOCK
+from ..launch.varlen import INTERVAL
 from .decode import Step, listed
 from .results import Public, Results, result_type
 from .rows import told
@@ -68,7 +68,7 @@ def call_by_chunks(
     skip = 0 if kept is None else kept.filled
     boundary: Any = _states(kept.boundary) if kept is not None else state
     steps = tensors[timed[0]].shape[1]  # type: ignore[attr-defined]
-    whole = steps // BLOCK * BLOCK
+    whole = steps // INTERVAL * INTERVAL
     *outputs, last = op(**tensors, initial_state=boundary, output_final_state=True, **given)
     result = signature.result()
     shown = [x[:, skip:] for x in outputs]
@@ -122,7 +122,7 @@ def step_by_chunks(
             **{**now, **since}, initial_state=first, output_final_state=True, backend=backend, deterministic=True
         )
         state.filled = filled
-        if filled == BLOCK:
+        if filled == INTERVAL:
             state.boundary, state.filled = tuple(listed(last)), 0
         shown = [x[:, -1] for x in outputs]
         if out is not None:
@@ -132,7 +132,7 @@ def step_by_chunks(
 
 def _room(x: Tensor) -> Tensor:
     """The first steps of a chunk, with room for all."""
-    room = x.new_zeros((x.shape[0], BLOCK, *x.shape[2:]))
+    room = x.new_zeros((x.shape[0], INTERVAL, *x.shape[2:]))
     room[:, : x.shape[1]] = x
     return room
 

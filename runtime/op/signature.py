@@ -187,9 +187,9 @@ class Backend:
 
     `exchange` takes the maps of this segment (`Segment`) and returns what enters it, for each its states.
 
-    `saved` is the layout of tensors that the forward pass always saves, over B, H, T ("2 T" for two of each step), "T blocks" and
-    dims, with "input" or "wide" (float32, or float64) for the dtype; so torch.compile knows it without a run. With `saved_packed`
-    it also holds for packed sequences.
+    `saved` is the layout of tensors that the forward pass always saves, over B, H, T ("2 T" for two of each step), "T intervals"
+    and dims, with "input" or "wide" (float32, or float64) for the dtype; so torch.compile knows it without a run. With
+    `saved_packed` it also holds for packed sequences.
     Compiled code keeps these only, and where the backward pass asks for something else, computes the forward pass again.
     """
 

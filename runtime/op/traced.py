@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..launch.varlen import Packed, block_count, check_values
+from ..launch.varlen import Packed, check_values, interval_count
 from .call import Wants, computed_in, make_call, result_types
 from .passes import Passes
 from .signature import Backend, Signature
@@ -113,6 +113,6 @@ def saved_size(dim: str, sizes: Mapping[str, int], sequences: int | None) -> int
     """The size of a dim of what is saved, as `Backend.saved` has it."""
     if "T" not in dim.split():
         return sizes[dim]
-    times, _, blocks = dim.rpartition("T")
+    times, _, intervals = dim.rpartition("T")
     steps = int(times or 1) * sizes["T"]
-    return block_count(steps, sequences) if blocks else steps
+    return interval_count(steps, sequences) if intervals else steps

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from chunkform.runtime.launch.varlen import BLOCK
+from chunkform.runtime.launch.varlen import INTERVAL
 from chunkform.runtime.torch_form.chunk_length import CHUNK
 
 from ...ir.expr import COL, ROW, Node, dim_of, walk
@@ -114,7 +114,7 @@ def plan_cost(x: Placed, sizes: Sizes, lower_bound: float) -> Cost:
         written += WIDE * sizes.of(axes)
     read += _bytes(jointly, sizes)
     for s in {s.name: s for sweep in x.plan.sweeps for s in sweep.group}.values():
-        state = sizes.of(s.axes) * sizes.element / BLOCK  # once for each block
+        state = sizes.of(s.axes) * sizes.element / INTERVAL  # once for each checkpoint interval
         if s.name == x.alone:  # which the forward pass writes for it
             written += state
             read += state

@@ -32,7 +32,7 @@ from ..plan_passes.roles import TRANSITION, at_row
 from ..print.axis_names import block_name
 from .chunk_gate import CHUNK, LOADED, B, Chunks, Found, H, Memory, prod
 
-TILE, WARPS, BLOCK, ROWS = 2, 2, 2 * CHUNK, 4
+TILE, WARPS, INTERVAL, ROWS = 2, 2, 2 * CHUNK, 4
 AT_END = "transition at the end"
 Stored = dict[tuple[Node | None, Role], Argument]
 States = dict[str, np.ndarray]  # of each of some chunks
@@ -72,7 +72,7 @@ class Swept(Memory):
     """What a sweep is given, and what it leaves. Each sequence has `segment_count` segments."""
 
     loaded: ClassVar[tuple[str, ...]] = (*LOADED, "scaled", "intra")
-    block: ClassVar[int] = BLOCK  # steps between checkpoints
+    block: ClassVar[int] = INTERVAL  # steps between checkpoints
 
     segment_count: int = 1
     warps: int = WARPS

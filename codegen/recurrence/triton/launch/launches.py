@@ -139,7 +139,7 @@ class Launches:
         chunk = self.steps_of_block if block else Fixed("config.chunk")
         words: dict[str, str | int | Code] = {size_name(dim_of(x)): size(x) for x in (*kernel.axes, *kernel.parts)}
         words |= {block_name(a): self._block(kernel, a) for a in kernel.axes}
-        part = "BLOCK" if block else "config.block"
+        part = "INTERVAL" if block else "config.block"
         words |= {tile_name(a): least(part, padded(a)) for a in kernel.parts}
         words |= {"SMALL_RANGE": Literal(small_range), "GROUP": "GROUP"} if kernel.slow_path else {}
         loaded = self._bytes_loaded(kernel)[0] if kernel.whole or kernel.queues else NONE

@@ -75,7 +75,7 @@ class PrologueLaunches(PassValues):
         self.wants = Wants(c, self.plan, self.fused, self.schedule, self.opened, self.from_checkpoints)
         self._share_sums()
         of_span = self.unrolls and not self.from_checkpoints
-        self.block = Fixed("config.span" if of_span else "BLOCK")  # steps of a block
+        self.block = Fixed("config.span" if of_span else "INTERVAL")  # steps of a block
         self.launches = Launches(self.names, self.block, None if whole is None else whole.rows)
         self.spare: set[Node] = set()  # what only a backward pass uses
         # numbers of each step that this pass lays out by heads, and keeps for the other; and those that it has from the other

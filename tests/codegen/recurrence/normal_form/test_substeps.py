@@ -18,7 +18,7 @@ from chunkform.codegen.recurrence.normal_form.substeps import stream_name
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.predict import predict
 from chunkform.errors import GateError
-from chunkform.runtime.launch.varlen import block_count
+from chunkform.runtime.launch.varlen import interval_count
 from chunkform.runtime.op.traced import saved_size
 from chunkform.spec.language import Recurrence, diag, normalize
 
@@ -72,7 +72,7 @@ def test_any_number_of_them() -> None:
         c = compile_spec(product(count, decay=decay))
         assert c.substeps is not None and c.substeps.count == count
         saved = triton_section(c).saved
-        assert saved and all({f"{count} T", f"{count} T blocks"} & set(dims) for dims, _ in saved.values())
+        assert saved and all({f"{count} T", f"{count} T intervals"} & set(dims) for dims, _ in saved.values())
 
 
 def test_corrections_may_share_what_is_made_of_one_input(recwarn: pytest.WarningsRecorder) -> None:
@@ -148,5 +148,5 @@ def test_costs_count_all_substeps() -> None:
 
 def test_sizes_of_what_substeps_save() -> None:
     sizes = {"B": 1, "T": 100, "d": 7}
-    assert [saved_size(x, sizes, None) for x in ("d", "T", "2 T", "T blocks")] == [7, 100, 200, block_count(100)]
-    assert saved_size("3 T blocks", sizes, 4) == block_count(300, 4)
+    assert [saved_size(x, sizes, None) for x in ("d", "T", "2 T", "T intervals")] == [7, 100, 200, interval_count(100)]
+    assert saved_size("3 T intervals", sizes, 4) == interval_count(300, 4)

@@ -35,7 +35,7 @@ from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of
 from chunkform.runtime.chunk_kernels.segment_tails import Tails, join_tails
 from chunkform.runtime.launch import launch as launch_module
 from chunkform.runtime.launch.launch import Config, launch
-from chunkform.runtime.launch.varlen import BLOCK, Packed
+from chunkform.runtime.launch.varlen import INTERVAL, Packed
 from chunkform.runtime.op.signature import OVERWRITE
 
 
@@ -105,18 +105,18 @@ def blocks() -> list[dict]:
         shape = (1, sum(lengths)) if p is not None else (batch, steps)
         log = torch.randn(*shape, 3, 20) - 1
         log[torch.rand_like(log) < 0.01] = -50.0
-        want = cumulate(log, over := chunk_layout(p, (*shape, 3), BLOCK), exact)
+        want = cumulate(log, over := chunk_layout(p, (*shape, 3), INTERVAL), exact)
         sums = cumulate(log, chunk_layout(p, (*shape, 3), chunk), exact)
         got = [torch.zeros_like(x) if x is not None else None for x in want]
         launch(
             blocks_kernel, (over.programs,), *sums, *got, *over.at_once,
-            X=20, C=BLOCK, CHUNK=chunk, BX=32, EXACT=exact, num_warps=4,
+            X=20, C=INTERVAL, CHUNK=chunk, BX=32, EXACT=exact, num_warps=4,
         )  # fmt: skip
-        known = over.begins[over.stops > over.begins] if p is not None else torch.arange(0, steps, BLOCK)
+        known = over.begins[over.stops > over.begins] if p is not None else torch.arange(0, steps, INTERVAL)
         extents = [x[2][..., known] for x in (got, want)]
         pairs = [(got[0], want[0]), *([(got[1], want[1])] if exact else [])]
         pairs.append((extents[0], torch.maximum(*extents)))  # at most so far: no less than what it is
-        if chunk == BLOCK:
+        if chunk == INTERVAL:
             pairs.append(extents)
         for x, y in pairs:
             same = torch.allclose(x.double(), y.double(), rtol=1e-5, atol=1e-4)
@@ -191,26 +191,26 @@ def state_adjoints() -> list[dict]:
     the first of these lay?"""
     torch.manual_seed(0)
     rows = []
-    for steps, at_once in product((2 * BLOCK, 2 * BLOCK + 3), (False, True)):
-        layout = chunk_layout(None, (2, steps, 3), BLOCK)
+    for steps, at_once in product((2 * INTERVAL, 2 * INTERVAL + 3), (False, True)):
+        layout = chunk_layout(None, (2, steps, 3), INTERVAL)
         in_late, in_early, out_late, out_early = sums = torch.randn(4, 2, 3, steps)
         row, column = torch.arange(steps)[:, None], torch.arange(steps)
-        pairs = torch.randn(2, 3, steps, steps) * ((row // BLOCK == column // BLOCK) & (row > column))
+        pairs = torch.randn(2, 3, steps, steps) * ((row // INTERVAL == column // INTERVAL) & (row > column))
         late, early = pairs.sum(-1), -pairs.sum(-2)
         spans = torch.randn(2, 3, layout.chunks, 1)
         parted = [x[:, :, None].contiguous() for x in (*sums, late, early)]
         expected = block_state_adjoint(spans, layout, *parted, at_once=at_once)
-        into = torch.zeros(2, 3, layout.chunks * BLOCK)
+        into = torch.zeros(2, 3, layout.chunks * INTERVAL)
         into[..., :steps] = in_late + in_early
-        spans += into.unflatten(-1, (-1, BLOCK)).sum(-1, keepdim=True)
+        spans += into.unflatten(-1, (-1, INTERVAL)).sum(-1, keepdim=True)
         late, early = late + in_late + out_late, early + in_early + out_early
         late, early = (late + early, None) if at_once else (late, early)
         found = step_state_adjoint(spans, layout, late, early)
         assert found.data_ptr() == late.data_ptr()
         what = {"recurrence": "-", "quantity": f"{steps} {at_once}", "dtype": "float32", "rounding": 0}
         rows.append(what | {"error": _far(found, expected)})
-    early = torch.randn(2, 3, BLOCK)
-    layout = chunk_layout(None, (2, BLOCK, 3), BLOCK)
+    early = torch.randn(2, 3, INTERVAL)
+    layout = chunk_layout(None, (2, INTERVAL, 3), INTERVAL)
     own = early[:, :, None].clone()
     expected = block_state_adjoint(spans[:, :, :1].contiguous(), layout, out_early=own)
     found = step_state_adjoint(spans[:, :, :1].contiguous(), layout, None, early)

@@ -14,7 +14,7 @@ from chunkform.codegen.recurrence.triton import fused_backward_of, triton_source
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, may_be_fused, movable
 from chunkform.runtime.launch.launch import Config, candidates
-from chunkform.runtime.launch.varlen import BLOCK, Packed
+from chunkform.runtime.launch.varlen import INTERVAL, Packed
 
 
 @pytest.mark.parametrize(
@@ -71,29 +71,29 @@ def test_tensors_that_the_copy_engine_takes_begin_rows_at_16_bytes():
 
 @pytest.mark.parametrize("rows", [64, 128])
 def test_gradients_in_the_place_of_states_lie_in_their_own_blocks(rows):
-    steps, heads, width = 3 * BLOCK, 2, 5
-    layout = chunk_layout(None, (2, steps, heads), BLOCK)
+    steps, heads, width = 3 * INTERVAL, 2, 5
+    layout = chunk_layout(None, (2, steps, heads), INTERVAL)
     checkpoints = torch.zeros(2, layout.chunks * rows, heads, width)
     found = in_place(checkpoints, layout)
-    assert [x.shape for x in found] == [(2, steps, heads, width)] * (rows // BLOCK)
+    assert [x.shape for x in found] == [(2, steps, heads, width)] * (rows // INTERVAL)
     for n, x in enumerate(found):
-        x.copy_(torch.arange(steps)[:, None, None] // BLOCK + 10 * (n + 1))
+        x.copy_(torch.arange(steps)[:, None, None] // INTERVAL + 10 * (n + 1))
     blocks = checkpoints.view(2, layout.chunks, rows, heads, width)
     for c in range(layout.chunks):
         assert set(blocks[:, c].unique().tolist()) == {c + 10.0 * (n + 1) for n in range(len(found))}
 
 
 def test_where_blocks_are_not_whole_nothing_is_in_place():
-    assert not in_place(torch.zeros(1, 128, 1, 4), chunk_layout(None, (1, 100, 1), BLOCK))
+    assert not in_place(torch.zeros(1, 128, 1, 4), chunk_layout(None, (1, 100, 1), INTERVAL))
     packed = Packed(torch.tensor([0, 64, 128]), 2, 64)
-    assert not in_place(torch.zeros(1, 256, 1, 4), chunk_layout(packed, (1, 128, 1), BLOCK))
+    assert not in_place(torch.zeros(1, 256, 1, 4), chunk_layout(packed, (1, 128, 1), INTERVAL))
 
 
 @pytest.mark.parametrize(("width", "numbers"), [(64, 0), (128, 8)])
 def test_a_sweep_of_four_warps_takes_no_memory_for_a_decays_gradient(width, numbers):
     """But two for each block: numbers of each step that parts take, beside the decays' sums."""
     m = module("lightning_attention")
-    steps, heads = 4 * BLOCK, 2
+    steps, heads = 4 * INTERVAL, 2
     given = {n: torch.empty(1, steps, heads, width, dtype=torch.bfloat16, device="meta") for n in "qkv"}
     given["lam"] = torch.empty(1, steps, heads, device="meta")
     made: list[int] = []
@@ -107,5 +107,5 @@ def test_a_sweep_of_four_warps_takes_no_memory_for_a_decays_gradient(width, numb
         saved = m.triton_forward(given, {}, {})[2]
         patch.setattr(torch.Tensor, "new_empty", counted)
         m.triton_backward(given, {}, {}, saved, {"o": given["v"]}, {}, frozenset(given))
-    blocks = steps // BLOCK * heads * (1 if width == 64 else 8)
+    blocks = steps // INTERVAL * heads * (1 if width == 64 else 8)
     assert sum(made) - blocks == steps * heads * (1 + numbers)
