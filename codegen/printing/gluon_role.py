@@ -415,7 +415,7 @@ class RoleFunction:
         """What leaves by a buffer, under the name of what it goes to."""
         found = self.s.buffer(x.buffer)
         assert found is not None
-        return found if x.tile is None else Buffer(x.target, found.shape, x.tile)
+        return found if x.tile is None else Buffer(x.target, found.shape, x.tile, found.target and x.target)
 
     def number_of(self, buffers: Iterable[str]) -> Code:
         """How many of these buffers a launch has."""

@@ -11,6 +11,7 @@ from ....printing.cannot_print import CannotPrint
 from ..kernels.chunk_kernel import Kernel
 from .consumer import Wanted
 from .prepared import PreparedConsumer, PreparedParts, backwards, parts_of
+from .shared_memory import fitting
 
 
 def schedule_of_loaded(k: Kernel) -> Schedule:
@@ -23,7 +24,7 @@ def schedule_of_loaded(k: Kernel) -> Schedule:
     role = consumer.role()
     loader = parts.loader()
     parts.refuse_others(role, loader)
-    return Schedule(
+    s = Schedule(
         k.name,
         tuple(parts.setup),
         tuple(parts.indices.values()),
@@ -35,6 +36,7 @@ def schedule_of_loaded(k: Kernel) -> Schedule:
         several=True,
         backwards=backwards(k),
     )
+    return fitting(s)
 
 
 class LoadedParts(PreparedParts):

@@ -13,6 +13,7 @@ from chunkform.codegen.ir.code import Call, names_in
 from chunkform.codegen.ir.warp_schedule import (
     Arrive,
     Await,
+    Drain,
     Fence,
     Held,
     Invert,
@@ -28,9 +29,11 @@ from chunkform.codegen.ir.warp_schedule import (
     Shared,
     Step,
 )
+from chunkform.codegen.performance import compile_report
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.triton import section, triton_form
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
+from chunkform.codegen.recurrence.triton.warp_roles import shared_memory
 from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule, gate_loaded_schedule
 from chunkform.errors import GateError
 from chunkform.runtime.chunk_kernels import warp_roles
@@ -257,6 +260,27 @@ def test_a_launch_of_one_read_alone_is_without_roles() -> None:
         patch.setattr(warp_roles, "launch", lambda kernel, grid, *args, **more: launched.append((kernel, more)))
         warp_roles.launch_loaded_with_roles(None, "plain", "roles", ("E", "block_e", "D", "block_d"), (8,), **options)
     assert launched == [("plain", options)]
+
+
+def test_outputs_leave_through_one_buffer_where_shared_memory_has_no_room_for_more() -> None:
+    """And each waits until the one before it has been read."""
+    k, s = joined("comba", LOADED)
+    assert [b.name for b in s.buffers] == ["out_tile"]
+    assert len(joined("gated_delta_rule", LOADED)[1].buffers) == 2  # which has room
+    assert shared_memory.bytes_of(s) + shared_memory.TRITON <= shared_memory.PROGRAM
+    gate_loaded_schedule(k, s, orders=2)
+    (consumer,) = (r for r in s.roles if any(isinstance(x, Send) for x in r.each))
+    sends = [x.target for x in consumer.each if isinstance(x, Send)]
+    assert sends == ["dq_out", "dk_out"]
+    drains = [n for n, x in enumerate(consumer.each) if isinstance(x, Drain)]
+    early = tuple(replace(x, under_way=("out_tile",)) if n in drains else x for n, x in enumerate(consumer.each))
+    assert refused(k, edited(s, consumer, each=early))
+
+
+def test_shared_memory_is_counted_for_what_a_launch_gives() -> None:
+    assert (shared_memory.STEPS, shared_memory.WIDEST) == (warp_roles.JOINED_STEPS, warp_roles.WIDEST)
+    assert (shared_memory.CHUNKS, shared_memory.STAGES) == (warp_roles.LOADED_CHUNKS, warp_roles.LOADED_STAGES)
+    assert compile_report.shared_limit("sm_90") == shared_memory.PROGRAM
 
 
 def test_a_launch_may_not_want_what_a_backward_pass_uses() -> None:
