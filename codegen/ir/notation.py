@@ -33,7 +33,16 @@ from .expr import (
 from .functions import FINITE_EXP, RECIPROCAL, SAME
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
-from .written import decimal, has_exponent, index_name, scaled, smallest_of, unshifted
+from .written import (
+    decimal,
+    has_exponent,
+    index_name,
+    power_of_two,
+    scaled,
+    smallest_of,
+    unshifted,
+    with_powers_of_two,
+)
 
 Names = Mapping[Node, "str | Node"]
 
@@ -142,7 +151,8 @@ class Notation:
             case "const":
                 return self.const(x.attrs[0])
             case "number":
-                return Piece(sympy.latex(sympy.sympify(x.attrs[0])) if self.tex else x.attrs[0], PRODUCT)
+                said = sympy.latex(sympy.sympify(x.attrs[0])) if self.tex else x.attrs[0]
+                return Piece(with_powers_of_two(said, bool(self.tex)), PRODUCT)
             case "size":
                 return Piece("C" if x.attrs[0] in (ROW, COL) else x.attrs[0])
             case "eye":
@@ -195,6 +205,8 @@ class Notation:
         return self.raised(self.bracket(self.show(x, axis, None), ATOM), self.top)
 
     def const(self, c: Fraction) -> Piece:
+        if (power := power_of_two(c, bool(self.tex))) is not None:
+            return Piece(power, SUM if c < 0 else PRODUCT)
         if c.denominator == 1:
             return Piece(str(c.numerator), SUM if c < 0 else ATOM)
         if (shown := decimal(c, bool(self.tex))) is not None:

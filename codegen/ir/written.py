@@ -7,6 +7,8 @@ from fractions import Fraction
 
 from .expr import COL, ROW, Node, add, const, make, mul, split_constant
 
+MANY = 2**24  # a number that nobody knows by its digits
+
 
 def decimal(c: Fraction, tex: bool) -> str | None:
     """A number that was written as a decimal, as one: 0.9, 1e-6; None of a fraction, such as 1/2 or 1/3."""
@@ -25,6 +27,21 @@ def decimal(c: Fraction, tex: bool) -> str | None:
         return f"{mantissa}e{int(exponent)}"
     power = f"10^{{{int(exponent)}}}"
     return {"1": power, "-1": f"-{power}"}.get(mantissa, rf"{mantissa} \cdot {power}")
+
+
+def power_of_two(c: Fraction, tex: bool) -> str | None:
+    """A power of two that has many digits, as one: 2^-126; None of another number."""
+    large = max(abs(c.numerator), c.denominator)
+    if min(abs(c.numerator), c.denominator) != 1 or large < MANY or large & (large - 1):
+        return None
+    n = large.bit_length() - 1
+    exponent = -n if c.denominator > 1 else n
+    return ("-" if c < 0 else "") + (f"2^{{{exponent}}}" if tex else f"2^{exponent}")
+
+
+def with_powers_of_two(text: str, tex: bool) -> str:
+    """The text of a number, with such powers of two in it as these."""
+    return re.sub(r"(?<![\d.])\d{8,}(?![\d.])", lambda m: power_of_two(Fraction(m[0]), tex) or m[0], text)
 
 
 def unshifted(x: Node) -> Node:

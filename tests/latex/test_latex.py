@@ -11,7 +11,7 @@ from shared.spec_files import read
 from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.ir.latex_page import Page, broken, escaped
 from chunkform.codegen.ir.notation import Notation
-from chunkform.codegen.ir.written import decimal
+from chunkform.codegen.ir.written import decimal, power_of_two, with_powers_of_two
 from chunkform.spec.language import Declaration, Recurrence, catalogue, exp, hadamard, load, sigmoid
 
 from . import tex
@@ -149,3 +149,21 @@ def test_only_long_terms_may_be_broken_between_factors():
 
 def test_words_are_escaped():
     assert escaped("a_b & 50% {x}") == r"a\_b \& 50\% \{x\}"
+
+
+@pytest.mark.parametrize(
+    ("number", "plain", "tex"),
+    [
+        (Fraction(1, 2**126), "2^-126", "2^{-126}"),
+        (-Fraction(2**126), "-2^126", "-2^{126}"),
+        (Fraction(3, 2**126), None, None),
+        (Fraction(1, 2**126 + 1), None, None),
+        (Fraction(1, 1024), None, None),
+    ],
+)
+def test_a_power_of_two_of_many_digits_is_written_as_one(number, plain, tex):
+    assert (power_of_two(number, False), power_of_two(number, True)) == (plain, tex)
+
+
+def test_so_it_is_within_a_number():
+    assert with_powers_of_two(f"log({2**126}) + 0.{2**30} + {3**40}", False) == f"log(2^126) + 0.{2**30} + {3**40}"

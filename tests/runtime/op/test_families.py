@@ -376,7 +376,10 @@ def called(way: str, bounds: tuple[int, ...], op: Any, given: dict[str, Tensor],
     options = {"initial_state": start, "output_final_state": True}
     if len(bounds) > 2:
         options["cu_seqlens"] = torch.tensor(bounds)
-    f = torch.compile(op, fullgraph=True, backend="aot_eager") if way == "compiled" else op
+    f = op
+    if way == "compiled":
+        torch._dynamo.reset()  # the code of a call is compiled anew for each op: after eight torch refuses
+        f = torch.compile(op, fullgraph=True, backend="aot_eager")
     if way == "vmap":
         name = next(iter(given))
         *outputs, last = torch.func.vmap(lambda x: f(**{**given, name: x}, **options))(given[name][None])
