@@ -70,6 +70,17 @@ def test_a_fault_is_found_each_time(gate):
     assert once(Given(1, ())) == once(Given(1, ())) == "a fault" and len(ran) == 2
 
 
+def test_what_a_test_looks_on_by_replaces_nothing_for_others(gate):
+    once, ran = gate
+    once(Given(1, (1,)))
+    seen = []
+    plain = random_points.seed_of
+    with passed.instead(random_points, seed_of=seen.append):
+        random_points.seed_of("asked")
+        once(Given(1, (1,)))
+    assert len(ran) == 1 and seen == ["asked"] and random_points.seed_of is plain
+
+
 def test_all_run_while_something_is_replaced(gate, monkeypatch):
     once, ran = gate
     once(Given(1, (1,)))

@@ -122,14 +122,17 @@ class Code:
     @property
     def parts(self) -> tuple[Code, ...]:
         """The expressions that it is made of."""
-        found: list[Code] = []
         kept = self.__dict__
+        if "_parts" in kept:
+            return cast("tuple[Code, ...]", kept["_parts"])
+        found: list[Code] = []
         for name in fields_of(type(self)):
             part = kept[name]
             if isinstance(part, Code):
                 found.append(part)
             elif isinstance(part, tuple):
                 found += [y for y in (z[1] if isinstance(z, tuple) else z for z in part) if isinstance(y, Code)]
+        kept["_parts"] = tuple(found)
         return tuple(found)
 
     @property

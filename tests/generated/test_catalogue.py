@@ -7,13 +7,13 @@ import pytest
 import torch
 from shared.forked import code
 from shared.op_cases import compiled
+from shared.spec_files import catalogue
 
 from chunkform.codegen.commands.build import GENERATED, build
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
-from chunkform.spec.language import catalogue
 
 SPECS = {r.name: r for r in catalogue()}
 CASES = [

@@ -23,10 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from chunkform.codegen.commands.compile import compile_module
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
-from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
-from chunkform.spec.language import catalogue
-from shared.spec_files import read
+from shared.spec_files import catalogue, compiled_once, read
 from shared.triton_errors import CRASHED, EXTRA, module, named, poisoned, reference
 
 LEVELS = (-0.01, -1.0, -4.0, -8.0, -12.0, -20.0)  # log decays of a step
@@ -47,7 +45,7 @@ def specs() -> dict[str, Any]:
 
 @functools.cache
 def compiled(name: str) -> Compiled:
-    return compile_spec(specs()[name])
+    return compiled_once(specs()[name])
 
 
 def with_decays(name: str) -> list[str]:

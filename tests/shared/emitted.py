@@ -180,10 +180,10 @@ def imported(file: Path) -> ModuleType:
 # --- what is emitted for them -----------------------------------------------------------------------------------------
 
 
-def texts_of(file: str) -> dict[str, str]:
-    """What is emitted for the specs of a file, by file and name."""
+def texts_of(file: str, *names: str) -> dict[str, str]:
+    """What is emitted for the specs of a file, or for those of these names, by file and name."""
     found = {}
-    for name, r in specs_of(file).items():
+    for name, r in ((n, x) for n, x in specs_of(file).items() if not names or n in names):
         kind = kind_of(r)
         found[f"{file}:{name}"] = unversioned(kind.emit(kind.compile_spec(r), tidy=False))
     return found

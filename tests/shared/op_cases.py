@@ -18,9 +18,9 @@ from chunkform.codegen.ir.expr import dim_of
 from chunkform.codegen.recurrence.check import BOUND
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, sample
-from chunkform.spec.language import catalogue
+
+from .spec_files import catalogue, compiled_once
 
 # How much more than one sample of rounding's effect a result may be off: the samples themselves vary that much.
 AMPLIFIED = 16.0
@@ -29,7 +29,7 @@ SPECS = {r.name: r for r in catalogue()}
 
 @cache
 def compiled(name: str) -> Compiled:
-    return compile_spec(SPECS[name])
+    return compiled_once(SPECS[name])
 
 
 def op_of(name: str):

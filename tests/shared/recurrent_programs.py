@@ -12,7 +12,6 @@ from chunkform.codegen.ir.expr import dim_of
 from chunkform.codegen.ir.words import text_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.stepwise import sequential_torch, sequential_triton
 from chunkform.spec.language import (
     Recurrence,
@@ -21,7 +20,6 @@ from chunkform.spec.language import (
     dot,
     exp,
     eye,
-    find,
     hadamard,
     log,
     relu,
@@ -32,6 +30,8 @@ from chunkform.spec.language import (
     tanh,
     total,
 )
+
+from .spec_files import catalogue, compiled_once
 
 
 def tanh_layer() -> Recurrence:
@@ -155,7 +155,8 @@ def two_sided() -> Recurrence:
 
 def specs() -> dict[str, Recurrence]:
     made = [tanh_layer(), running_maximum(), momentum(), everything(), channels(), ratios(), two_sided()]
-    made += [find(n)[0] for n in ("sherman_morrison", "gradient_descent_logistic", "kimi_delta_attention", "retention")]
+    known = {r.name: r for r in catalogue()}
+    made += [known[n] for n in ("sherman_morrison", "gradient_descent_logistic", "kimi_delta_attention", "retention")]
     return {r.name: r for r in made}
 
 
@@ -258,4 +259,4 @@ def compare(c: Compiled, forward, backward, args, tolerance: float, check_parame
 
 @functools.cache
 def compiled(name: str) -> Compiled:
-    return compile_spec(specs()[name])
+    return compiled_once(specs()[name])

@@ -7,7 +7,10 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from chunkform.spec.language import load
+from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.spec.language import Recurrence, load
+from chunkform.spec.language import catalogue as read_catalogue
 
 SPECS = Path(__file__).resolve().parents[1] / "codegen" / "specs"
 
@@ -21,3 +24,15 @@ def read(file: Path) -> tuple[Any, ...]:
 def read_all(folder: Path = SPECS) -> dict[str, Any]:
     """What the files of a folder declare, by name."""
     return {r.name: r for file in sorted(folder.glob("*.py")) for r in read(file)}
+
+
+@functools.cache
+def catalogue() -> tuple[Recurrence, ...]:
+    """The recurrences of the catalogue."""
+    return tuple(read_catalogue())
+
+
+@functools.cache
+def compiled_once(r: Recurrence) -> Compiled:
+    """What the compiler makes of a spec, with its forms, the same to all who ask for this very one."""
+    return compile_spec(r)

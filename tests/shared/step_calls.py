@@ -19,9 +19,9 @@ from chunkform.codegen.recurrence.backends import torch_section
 from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step.lower import lower
-from chunkform.spec.language import Recurrence, catalogue
+from chunkform.spec.language import Recurrence
 from shared.recurrent_programs import specs as odd_programs
-from shared.spec_files import read_all
+from shared.spec_files import catalogue, read_all
 
 SIZES = {"d": 5, "e": 3, "m": 3, "n": 5}
 
@@ -40,17 +40,20 @@ def step_of(name: str) -> StepProgram:
 
 @functools.cache
 def op(name: str):
-    """The generated op: the catalogue's own file; or one made for the test, without Triton kernels of the whole op, and
-    without the compiler's gates, which other tests are about."""
+    """The generated op: the catalogue's own file; or one made for the test, which has the torch form alone."""
     if name in {r.name for r in catalogue()}:
         return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
+    return getattr(imported(f"decoded_{name}", torch_text(recurrences()[name])), name)
+
+
+def torch_text(r: Recurrence) -> str:
+    """The file of a spec without Triton kernels of the whole op, made without gates: other tests are about these."""
     gates = {n: lambda *_, **__: None for n in dir(pipeline) if n.startswith("gate_")}
     with (
         mock.patch.object(emitting, "sections", lambda c: (torch_section(c),)),
         mock.patch.multiple(pipeline, **gates),
     ):
-        text = emit(compile_spec(recurrences()[name]), tidy=False)
-    return getattr(imported(f"decoded_{name}", text), name)
+        return emit(compile_spec(r), tidy=False)
 
 
 def imported(name: str, text: str):

@@ -17,15 +17,13 @@ from chunkform.codegen.checking.accuracy import head_axis, relative_error
 from chunkform.codegen.recurrence.check import error_of, samples
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.oracle import oracle
-from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.codegen.recurrence.triton import IMPORTS, CannotPrint, triton_source
 from chunkform.runtime.launch.varlen import Packed
-from chunkform.spec.language import catalogue
 
 from .heads import FEW
 from .spec_files import SPECS as EXTRA
-from .spec_files import read_all
+from .spec_files import catalogue, compiled_once, read_all
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -48,7 +46,7 @@ def every_name() -> tuple[str, ...]:
 
 @functools.cache
 def compiled(name: str) -> Compiled:
-    return compile_spec(_specs(EXTRA, CRASHED)[name])
+    return compiled_once(_specs(EXTRA, CRASHED)[name])
 
 
 def load_specs() -> None:

@@ -5,6 +5,7 @@ import functools
 from dataclasses import replace
 
 import pytest
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.performance.compile_report import is_gluon, launches_of, module_of, report_row
@@ -24,9 +25,11 @@ WORDS_BACKWARDS = {"gated_delta_rule": 64, "delta_rule": 16, "comba": 256}
 def with_roles(name: str):
     """An op that has the kernel, its module, and the schedules of sweeps that load their matrices, by name."""
     loaded = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_over_chunks", lambda k, f: None)
-        patch.setattr(section, "gate_loaded_schedule", lambda k, s: loaded.setdefault(f"{k.name}_roles", s))
+    with instead(
+        section,
+        gate_over_chunks=lambda k, f: None,
+        gate_loaded_schedule=lambda k, s: loaded.setdefault(f"{k.name}_roles", s),
+    ):
         c = replace(compiled(name))  # made anew, as a form is kept
         return c, module_of(f"{name}_joined", emit(c, tidy=False)), loaded
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from shared.spec_files import catalogue, compiled_once
 
 from chunkform.codegen.ir.evaluate import evaluate_all
 from chunkform.codegen.ir.expr import Node, add, const, dim_of, expand, eye, fn, leaf, leaves, mul, power, total
@@ -10,9 +11,7 @@ from chunkform.codegen.printing.expressions import NodePrinter, Torch
 from chunkform.codegen.printing.launch_text import lines_of
 from chunkform.codegen.printing.torch_expressions import TorchText
 from chunkform.codegen.recurrence.oracle import TorchNumbers
-from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.runtime.torch_form.chunks import expanded
-from chunkform.spec.language import catalogue
 
 SIZES = {"d": 3, "e": 4, "m": 3, "n": 4}
 BATCH, HEADS = 2, 3
@@ -79,7 +78,7 @@ def check(nodes: dict, names: dict | None = None) -> None:
 
 @pytest.mark.parametrize("spec", catalogue(), ids=lambda r: r.name)
 def test_every_step_and_adjoint(spec) -> None:
-    c = compile_spec(spec)
+    c = compiled_once(spec)
     for program in (c.step, c.adjoint.program):
         check({**program.updates, **{f"out_{n}": x for n, x in program.outputs.items()}}, program.names)
 

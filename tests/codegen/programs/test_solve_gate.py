@@ -2,6 +2,7 @@
 
 import pytest
 from shared.corrupted import corrupted
+from shared.passed import instead
 
 from chunkform.codegen.ir.code import Binary, Name
 from chunkform.codegen.ir.code_parts import walk_code
@@ -18,9 +19,11 @@ from chunkform.spec.language import find
 def asked():
     """What both gates are asked of the solve of a program, where parameters get sums."""
     found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cg_kernel, "gate_solves", lambda *given: found.setdefault("solves", given))
-        patch.setattr(cg_kernel, "gate_sums", lambda *given: found.setdefault("sums", given))
+    with instead(
+        cg_kernel,
+        gate_solves=lambda *given: found.setdefault("solves", given),
+        gate_sums=lambda *given: found.setdefault("sums", given),
+    ):
         solve_form(next(compile_program(find("mesa_net")[0]).graph.solves).op, fine=True)
     return found
 

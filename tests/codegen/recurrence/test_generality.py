@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import sympy
-from shared.spec_files import SPECS, read, read_all
+from shared.spec_files import SPECS, compiled_once, read, read_all
 from shared.structures import few_of
 
 from chunkform.codegen.commands.compile import compile_op
@@ -64,9 +63,8 @@ SEQUENTIAL = {
 CHUNK_PARALLEL_GATES = ("lower", "adjoint", "normalize", "normalize adjoint", "plan", "plan adjoint", "segments")
 
 
-@functools.cache
 def known(name: str) -> Compiled:
-    return compile_spec(LITERATURE[name])
+    return compiled_once(LITERATURE[name])
 
 
 def solved(compiled: Compiled) -> bool:

@@ -1,8 +1,7 @@
 """The model of a pass's time: never under the memory lower bound, and it moves as bytes, work and parallelism do."""
 
-import functools
-
 import pytest
+from shared.spec_files import catalogue, compiled_once
 
 from chunkform.codegen.recurrence.backends import triton_section
 from chunkform.codegen.recurrence.chunkwise.cost import Sizes
@@ -18,9 +17,8 @@ S1, S2, S4 = (8, 4096, 16, 128), (1, 32768, 16, 128), (1, 4096, 16, 128)
 CHUNKED = ("lightning_attention", "gated_linear_attention", "gated_delta_rule", "kimi_delta_attention")
 
 
-@functools.cache
 def compiled(name):
-    return compile_spec(find(name)[0])
+    return compiled_once(next(r for r in catalogue() if r.name == name))
 
 
 @pytest.mark.parametrize("name", CHUNKED)

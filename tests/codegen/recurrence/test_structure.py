@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import subprocess
@@ -11,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shared.spec_files import SPECS, read
+from shared.spec_files import SPECS, catalogue, compiled_once, read
 
 from chunkform.codegen.ir.expr import Node, walk
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.chunkwise.plan import Plan, Sweep
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.spec.language import Matrix, Recurrence, catalogue, find
+from chunkform.spec.language import Matrix, Recurrence, find
 from chunkform.spec.language.expression import ONE, Atom, Contraction, Dim
 
 SOME = ["delta_rule", "inverse_attention", "kimi_delta_attention", "retention", "sherman_morrison"]
@@ -25,12 +24,11 @@ OTHERS = ["gated_slot_attention", "rwkv7", "ttt_linear", "two_timescales", "leak
 
 
 def spec(name: str) -> Recurrence:
-    return read(SPECS / f"{name}.py")[0] if name in OTHERS else find(name)[0]
+    return read(SPECS / f"{name}.py")[0] if name in OTHERS else next(r for r in catalogue() if r.name == name)
 
 
-@functools.cache
 def known(name: str) -> Compiled:
-    return compile_spec(spec(name))
+    return compiled_once(spec(name))
 
 
 def keys(compiled: Compiled) -> list[str]:

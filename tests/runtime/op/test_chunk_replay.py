@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from shared.spec_files import catalogue
 from shared.step_calls import SIZES, arguments, at, op, part
 
 from chunkform.errors import ArgumentError
 from chunkform.generated import mesa_net, rwkv7
-from chunkform.spec.language import Recurrence, catalogue
+from chunkform.spec.language import Recurrence
 
 NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]
 STEP_BY_STEP = {"sherman_morrison", "gradient_descent_logistic", "gradient_descent_logistic_momentum"}

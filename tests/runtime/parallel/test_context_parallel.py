@@ -17,11 +17,11 @@ import torch
 import torch.multiprocessing as mp
 from shared import rank_faults, ranks
 from shared.once import made_once
+from shared.spec_files import read
+from shared.step_calls import torch_text
 
 import chunkform.generated
-from chunkform.codegen.commands.compile import compile_module
 from chunkform.runtime.op.op import Op
-from chunkform.spec.language import load
 
 SPECS = Path(__file__).parents[2] / "codegen" / "specs"
 STRUCTURES = {  # what the catalogue has no example of
@@ -151,8 +151,7 @@ def told(folder: Path, cases: list[tuple[str, int]]) -> dict[str, list[dict]]:
 def prepare(folder: Path) -> None:
     """What one process makes of each op, and the text of those that aren't in the catalogue."""
     for name, file in STRUCTURES.items():
-        module = compile_module(next(r for r in load(SPECS / file) if r.name == name))
-        (folder / f"{name}.py").write_text(Path(module.__file__ or "").read_text())
+        (folder / f"{name}.py").write_text(torch_text(next(r for r in read(SPECS / file) if r.name == name)))
     for name in OPS:
         op = ranks.operation(name, folder)
         for packed in (False, True):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from shared.passed import instead
 
 from chunkform.codegen.ir.code import Binary, Name
 from chunkform.codegen.ir.kernel_ir import If, KernelFunction, assigned, reads
@@ -26,8 +27,7 @@ SPECS = Path(__file__).parents[2] / "specs"
 def made() -> Made:
     """Per-step kernels, most of several gradients, as passes have made them."""
     found: Made = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_kernel", lambda k, f: found.append((k, f)))
+    with instead(section, gate_kernel=lambda k, f: found.append((k, f))):
         for r in (*load(SPECS / "signed.py"), *find("retention")):
             emit(compile_spec(r), tidy=False)
     return [(k, f) for k, f in found if isinstance(k, RowKernel) and not isinstance(k, ScanKernel)]

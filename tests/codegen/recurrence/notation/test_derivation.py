@@ -17,7 +17,7 @@ from chunkform.codegen.recurrence.notation.derivation import derivation
 from chunkform.codegen.recurrence.oracle import oracle
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step.adjoint import gradient_name
-from chunkform.spec.language import Max, Recurrence, absolute, catalogue, dot, find, normalize, sigmoid
+from chunkform.spec.language import Max, Recurrence, absolute, dot, find, normalize, sigmoid
 
 from .reading import read, read_indexed
 
@@ -57,7 +57,7 @@ def two_writes() -> Recurrence:
 # In oja_subspace no argument has the state's second dim, so that the oracle can't tell its size.
 LITERATURE = sorted(f for f in (Path(__file__).parents[2] / "specs").glob("*.py") if f.stem != "oja_subspace")
 SPECS = [
-    *catalogue(),
+    *spec_files.catalogue(),
     *find(str(EXAMPLE)),
     normalised(),
     two_writes(),
@@ -182,7 +182,7 @@ FEW = few_of(tuple(r.name for r in SPECS))
     ids=lambda r: r.name,
 )
 def case(request) -> tuple[Run, dict[str, list[str]]]:
-    c = compile_spec(request.param)
+    c = spec_files.compiled_once(request.param)
     run = Run(c)
     sections = {s.title: [f.plain for f in s.formulas if not f.text] for s in derivation(c)}
     check_recurrence(run, sections["The recurrence"])

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 import sympy
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.exact.rationals import array
@@ -57,8 +58,7 @@ Made = tuple[RowKernel | TransitionKernel, KernelFunction]
 def kernels() -> list[Made]:
     """The kernels of some ops that are data, and what passes have made of them."""
     found: list[Made] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_kernel", lambda k, f: found.append((k, f)))
+    with instead(section, gate_kernel=lambda k, f: found.append((k, f))):
         for name in OPS:
             section.made_form(compiled(name))
     return found

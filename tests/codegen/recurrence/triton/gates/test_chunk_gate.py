@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.code import Either, Name
@@ -22,8 +23,7 @@ Made = tuple[Kernel, tuple[KernelFunction, ...]]
 def kernels() -> list[Made]:
     """The kernels over chunks of some ops that have a gate, and what passes have made of them."""
     found: list[Made] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_chunks", lambda k, f: found.append((k, f)) if k.pieces and not k.sweeps else None)
+    with instead(section, gate_chunks=lambda k, f: found.append((k, f)) if k.pieces and not k.sweeps else None):
         for name in OPS:
             section.made_form(compiled(name))
     return found

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 from shared.corrupted import corrupted
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.kernel_ir import KernelFunction
@@ -45,10 +46,11 @@ def made(op: str, whole: bool = False) -> dict[str, Made]:
     """The kernels over chunks of an op, and what passes have made of them; `whole`: with a fused backward pass also where sweeps
     are faster."""
     found: dict[str, Made] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, (k, f)))
-        if whole:
-            patch.setattr(fused_backward, "pays", lambda *_: True)
+    pays = {"pays": lambda *_: True} if whole else {}
+    with (
+        instead(section, gate_over_chunks=lambda k, f: found.setdefault(k.name, (k, f))),
+        instead(fused_backward, **pays),
+    ):
         section.made_form(replace(compiled(op)))
     return found
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.code import Literal, Name
@@ -21,8 +22,7 @@ Made = tuple[Kernel, KernelFunction]
 def sweeps() -> list[Made]:
     """The sweeps of some ops, and what passes have made of them."""
     found: list[Made] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_sweep", lambda k, f: found.append((k, f)))
+    with instead(section, gate_sweep=lambda k, f: found.append((k, f))):
         for name in OPS:
             section.made_form(compiled(name))
     return found

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.kernel_ir import KernelFunction, Let, Store, statements
@@ -12,8 +12,7 @@ from chunkform.codegen.recurrence.triton import section
 def test_how_far_sums_reach_is_found_from_those_of_whole_chunks() -> None:
     """One number for each channel: a decay is at most one, and so the sums of a chunk are lowest at its end."""
     found: dict[str, KernelFunction] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, f[0]))
+    with instead(section, gate_over_chunks=lambda k, f: found.setdefault(k.name, f[0])):
         section.made_form(replace(compiled("gated_linear_attention")), exchanges=False)
     body = [*statements(found["forward_prologue_1"].body)]
     ends = [x.value.text for x in body if isinstance(x, Store) and x.pointer.text.startswith("alpha_sums + step")]

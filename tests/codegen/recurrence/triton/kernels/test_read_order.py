@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.code import Call, Either
@@ -43,8 +44,7 @@ def test_terms_with_a_common_factor_are_added_up_before_they_are_multiplied_by_i
 @pytest.fixture(scope="module")
 def body() -> tuple[Statement, ...]:
     found: dict[str, KernelFunction] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_over_chunks", lambda k, f: found.setdefault(k.name, f[0]))
+    with instead(section, gate_over_chunks=lambda k, f: found.setdefault(k.name, f[0])):
         section.made_form(replace(compiled("kimi_delta_attention")))
     return found["backward_read_1"].body
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.code import Call, names_in
@@ -54,10 +55,8 @@ def all_made(name: str) -> list[Made]:
     """The kernels with roles of passes in which sweeps are joined with their prologues, and their schedules: first that of the
     forward pass."""
     found: list[Made] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_over_chunks", lambda k, f: None)
-        for gate in ("gate_joined_schedule", "gate_loaded_schedule"):
-            patch.setattr(section, gate, lambda k, s: found.append((k, s)))
+    schedules = dict.fromkeys(("gate_joined_schedule", "gate_loaded_schedule"), lambda k, s: found.append((k, s)))
+    with instead(section, gate_over_chunks=lambda k, f: None, **schedules):
         section.made_form(compiled(name))
     return found
 

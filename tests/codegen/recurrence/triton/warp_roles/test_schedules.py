@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.code import Literal, names_in
@@ -40,9 +41,7 @@ Made = tuple[Kernel, Schedule]
 def forward_sweep(c: Compiled) -> Kernel:
     """The first sweep of an op's forward pass."""
     found: list[Kernel] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "gate_sweep", lambda k, f: found.append(k))
-        patch.setattr(section, "gate_schedule", lambda k, s: None)
+    with instead(section, gate_sweep=lambda k, f: found.append(k), gate_schedule=lambda k, s: None):
         section.made_form(c)
     return found[0]
 
