@@ -25,6 +25,10 @@ OPERATIONS: dict[str, Callable[[Value, Value], Value]] = {
 
 def lined_up(*values: Value) -> list[np.ndarray]:
     """Arrays that broadcast: new axes come behind that of programs."""
+    if len(values) == 2:  # mostly two that do so as they are
+        a, b = values
+        if type(a) is type(b) is np.ndarray and a.ndim == b.ndim > 0:
+            return [a, b]
     arrays = [x if isinstance(x, np.ndarray) and x.ndim else np.atleast_1d(np.asarray(x)) for x in values]
     rank = max([x.ndim for x in arrays])
     return [x if x.ndim == rank else x.reshape(len(x), *(1,) * (rank - x.ndim), *x.shape[1:]) for x in arrays]

@@ -29,7 +29,9 @@ BITS, ALL = np.array([61], dtype=np.uint64), np.array([PRIME], dtype=np.uint64)
 def residues(x: object) -> np.ndarray:
     """Fractions and integers, as an array of residues."""
     a = np.asarray(x, dtype=object)
-    return np.array([NOTHING if y is UNDEFINED else residue(y) for y in a.ravel().tolist()], dtype=np.int64).reshape(
+    if set(map(type, numbers := a.ravel().tolist())) == {int} and max(map(abs, numbers)) < 2**62:
+        return np.array(numbers, dtype=np.int64).reshape(a.shape) % PRIME
+    return np.array([NOTHING if y is UNDEFINED else residue(y) for y in numbers], dtype=np.int64).reshape(
         a.shape
     )
 

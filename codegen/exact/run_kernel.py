@@ -280,6 +280,8 @@ class _Launch:
         kind = type(x)
         if kind is Name:  # every other expression is one
             return self.named(x.id, names)  # type: ignore[attr-defined]
+        if kind is Literal and type(x.value) is int:  # type: ignore[attr-defined]
+            return x.value  # type: ignore[attr-defined]
         of = VALUES.get(kind)
         if of is None:
             raise NoMeaning(x.text)
@@ -407,6 +409,8 @@ class _Launch:
         return flat.size > 0 and bool((flat == flat[0]).all())
 
     def binary(self, operator: str, a: Value, b: Value) -> Value:
+        if type(a) is type(b) is int and operator in OPERATIONS:
+            return OPERATIONS[operator](a, b)
         if operator in ("is", "is not"):
             return (a is b) == (operator == "is")
         if isinstance(a, Pointer) and operator in ("+", "-"):

@@ -11,70 +11,69 @@ family: chunk-parallel
 #     (3) y_t = h_t
 #
 # Its adjoint
-#     (4) m_{1,t} = Max(1/85070591730234615865843651857942052864, -expm1(-8 (softplus(lam) . sigmoid(gate_t))))
-#     (5) m_{2,t} = a_t . da_t - 1/2 (dh_t . (1 / sqrt(m_{1,t})) . sqrt(1 + a_t) . (1/2 + 1/2
-#         sign(-1/85070591730234615865843651857942052864 - expm1(-8 (softplus(lam) . sigmoid(gate_t))))) . x_t .
-#         sigmoid(write_t) . a_t)
-#     (6) da_t = h_{t-1} . dh_t + 1/2 (dh_t . sqrt(m_{1,t}) . (1 + a_t)^(-1) . sqrt(1 + a_t) . x_t . sigmoid(write_t))
-#     (7) dh_t = dh_{t+1} . a_{t+1} + dy_t
-#     (8) dx_t = dh_t . sqrt(m_{1,t}) . sqrt(1 + a_t) . sigmoid(write_t)
-#     (9) dgate_t = -8 (softplus(lam) . sigmoid(gate_t) . sigmoid(-gate_t) . m_{2,t})
-#     (10) dwrite_t = dh_t . sqrt(m_{1,t}) . sqrt(1 + a_t) . x_t . sigmoid(write_t) . sigmoid(-write_t)
-#     (11) dlam = sum_t (-8 (sigmoid(lam) . sigmoid(gate_t) . m_{2,t}))
-#     (12) dh_0 = dh_1 . a_1
+#     (4) m_{1,t} = -expm1(-8 (softplus(lam) . sigmoid(gate_t)))
+#     (5) m_{2,t} = Max(2^-126, m_{1,t})
+#     (6) m_{3,t} = a_t . da_t - 1/2 (dh_t . (1 / sqrt(m_{2,t})) . sqrt(1 + a_t) . (1/2 + 1/2 sign(-2^-126 +
+#         m_{1,t})) . x_t . sigmoid(write_t) . a_t)
+#     (7) da_t = h_{t-1} . dh_t + 1/2 (dh_t . sqrt(m_{2,t}) . (1 + a_t)^(-1) . sqrt(1 + a_t) . x_t . sigmoid(write_t))
+#     (8) dh_t = dh_{t+1} . a_{t+1} + dy_t
+#     (9) dx_t = dh_t . sqrt(m_{2,t}) . sqrt(1 + a_t) . sigmoid(write_t)
+#     (10) dgate_t = -8 (softplus(lam) . sigmoid(gate_t) . sigmoid(-gate_t) . m_{3,t})
+#     (11) dwrite_t = dh_t . sqrt(m_{2,t}) . sqrt(1 + a_t) . x_t . sigmoid(write_t) . sigmoid(-write_t)
+#     (12) dlam = sum_t (-8 (sigmoid(lam) . sigmoid(gate_t) . m_{3,t}))
+#     (13) dh_0 = dh_1 . a_1
 #
 # Read-write form
-#     (13) a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
-#     (14) h_t = h_{t-1} . a_t + sqrt(Max(1/85070591730234615865843651857942052864, -expm1(-8 (softplus(lam) .
-#         sigmoid(gate_t))))) . sqrt(1 + a_t) . x_t . sigmoid(write_t)
-#     (15) y_t = h_t
+#     (14) a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
+#     (15) h_t = h_{t-1} . a_t + sqrt(Max(2^-126, -expm1(-8 (softplus(lam) . sigmoid(gate_t))))) . sqrt(1 + a_t) .
+#         x_t . sigmoid(write_t)
+#     (16) y_t = h_t
 #
 # Read-write form of the adjoint
 # dh_t^+ is the part of dh_t that comes from later steps.
-#     (16) dh_t = dh_t^+ + dy_t
-#     (17) dh_{t-1}^+ = dh_t . a_t
-#     (18) dx_t = dh_t . sqrt(Max(1/85070591730234615865843651857942052864, -expm1(-8 (softplus(lam) .
-#         sigmoid(gate_t))))) . sqrt(1 + a_t) . sigmoid(write_t)
-#     (19) dgate_t = -8 (((h_{t-1} . dh_t + 1/2 (dh_t . sqrt(Max(1/85070591730234615865843651857942052864, -expm1(-8
-#         (softplus(lam) . sigmoid(gate_t))))) . (1 + a_t)^(-1) . sqrt(1 + a_t) . x_t . sigmoid(write_t))) . a_t -
-#         1/2 (dh_t . (1 / sqrt(Max(1/85070591730234615865843651857942052864, -expm1(-8 (softplus(lam) .
-#         sigmoid(gate_t)))))) . sqrt(1 + a_t) . (1/2 + 1/2 sign(-1/85070591730234615865843651857942052864 - expm1(-8
-#         (softplus(lam) . sigmoid(gate_t))))) . x_t . sigmoid(write_t) . a_t)) . softplus(lam) . sigmoid(gate_t) .
-#         sigmoid(-gate_t))
-#     (20) dwrite_t = dh_t . sqrt(Max(1/85070591730234615865843651857942052864, -expm1(-8 (softplus(lam) .
-#         sigmoid(gate_t))))) . sqrt(1 + a_t) . x_t . sigmoid(write_t) . sigmoid(-write_t)
-#     (21) dlam = sum_t (-8 (((h_{t-1} . dh_t + 1/2 (dh_t . sqrt(Max(1/85070591730234615865843651857942052864,
-#         -expm1(-8 (softplus(lam) . sigmoid(gate_t))))) . (1 + a_t)^(-1) . sqrt(1 + a_t) . x_t . sigmoid(write_t)))
-#         . a_t - 1/2 (dh_t . (1 / sqrt(Max(1/85070591730234615865843651857942052864, -expm1(-8 (softplus(lam) .
-#         sigmoid(gate_t)))))) . sqrt(1 + a_t) . (1/2 + 1/2 sign(-1/85070591730234615865843651857942052864 - expm1(-8
-#         (softplus(lam) . sigmoid(gate_t))))) . x_t . sigmoid(write_t) . a_t)) . sigmoid(lam) . sigmoid(gate_t)))
+#     (17) dh_t = dh_t^+ + dy_t
+#     (18) dh_{t-1}^+ = dh_t . a_t
+#     (19) dx_t = dh_t . sqrt(Max(2^-126, -expm1(-8 (softplus(lam) . sigmoid(gate_t))))) . sqrt(1 + a_t) .
+#         sigmoid(write_t)
+#     (20) dgate_t = -8 (((h_{t-1} . dh_t + 1/2 (dh_t . sqrt(Max(2^-126, -expm1(-8 (softplus(lam) .
+#         sigmoid(gate_t))))) . (1 + a_t)^(-1) . sqrt(1 + a_t) . x_t . sigmoid(write_t))) . a_t - 1/2 (dh_t . (1 /
+#         sqrt(Max(2^-126, -expm1(-8 (softplus(lam) . sigmoid(gate_t)))))) . sqrt(1 + a_t) . (1/2 + 1/2 sign(-2^-126
+#         - expm1(-8 (softplus(lam) . sigmoid(gate_t))))) . x_t . sigmoid(write_t) . a_t)) . softplus(lam) .
+#         sigmoid(gate_t) . sigmoid(-gate_t))
+#     (21) dwrite_t = dh_t . sqrt(Max(2^-126, -expm1(-8 (softplus(lam) . sigmoid(gate_t))))) . sqrt(1 + a_t) . x_t .
+#         sigmoid(write_t) . sigmoid(-write_t)
+#     (22) dlam = sum_t (-8 (((h_{t-1} . dh_t + 1/2 (dh_t . sqrt(Max(2^-126, -expm1(-8 (softplus(lam) .
+#         sigmoid(gate_t))))) . (1 + a_t)^(-1) . sqrt(1 + a_t) . x_t . sigmoid(write_t))) . a_t - 1/2 (dh_t . (1 /
+#         sqrt(Max(2^-126, -expm1(-8 (softplus(lam) . sigmoid(gate_t)))))) . sqrt(1 + a_t) . (1/2 + 1/2 sign(-2^-126
+#         - expm1(-8 (softplus(lam) . sigmoid(gate_t))))) . x_t . sigmoid(write_t) . a_t)) . sigmoid(lam) .
+#         sigmoid(gate_t)))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     (22) G_i = prod_{s <= i} a_s
-#     (23) M_{ij} = prod_{j < s <= i} a_s  for j <= i, else 0
-#     (24) G_C = prod_s a_s
-#     (25) B_j = prod_{s > j} a_s
-#     (26) F_i = prod_{s < i} a_s
-#     (27) N_{ij} = prod_{j < s < i} a_s  for j < i, else 0
+#     (23) G_i = prod_{s <= i} a_s
+#     (24) M_{ij} = prod_{j < s <= i} a_s  for j <= i, else 0
+#     (25) G_C = prod_s a_s
+#     (26) B_j = prod_{s > j} a_s
+#     (27) F_i = prod_{s < i} a_s
+#     (28) N_{ij} = prod_{j < s < i} a_s  for j < i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     (28) [P_1]_{i,d} = sum_{j} Max(1/85070591730234615865843651857942052864, -expm1(-8 softplus(lam_d)
-#         sigmoid(gate_{j,d})))^(1/2) X_{j,d} sigmoid(write_{j,d}) (1 + A_{j,d})^(1/2) M_{i,j,d}
-#     (29) Y = G diag(h_0) + P_1
-#     (30) h_C = h_0 . G_C + (sqrt(Max(1/85070591730234615865843651857942052864, -expm1(-8 sigmoid(gate)
-#         diag(softplus(lam))))) . X . sigmoid(write) . sqrt(1 + A) . B)^T 1
+#     (29) [P_1]_{i,d} = sum_{j} Max(2^-126, -expm1(-8 softplus(lam_d) sigmoid(gate_{j,d})))^(1/2) X_{j,d}
+#         sigmoid(write_{j,d}) (1 + A_{j,d})^(1/2) M_{i,j,d}
+#     (30) Y = G diag(h_0) + P_1
+#     (31) h_C = h_0 . G_C + (sqrt(Max(2^-126, -expm1(-8 sigmoid(gate) diag(softplus(lam))))) . X . sigmoid(write) .
+#         sqrt(1 + A) . B)^T 1
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     (31) [P_2]_{i,d} = sum_{j} Max(1/85070591730234615865843651857942052864, -expm1(-8 softplus(lam_d)
-#         sigmoid(gate_{j,d})))^(1/2) X_{j,d} sigmoid(write_{j,d}) (1 + A_{j,d})^(1/2) N_{i,j,d}
-#     (32) Z_1 = F diag(h_0) + P_2   (row t: h_{t-1})
+#     (32) [P_2]_{i,d} = sum_{j} Max(2^-126, -expm1(-8 softplus(lam_d) sigmoid(gate_{j,d})))^(1/2) X_{j,d}
+#         sigmoid(write_{j,d}) (1 + A_{j,d})^(1/2) N_{i,j,d}
+#     (33) Z_1 = F diag(h_0) + P_2   (row t: h_{t-1})
 # Sweep 2 goes from the last chunk to the first.
-#     (33) [P_3]_{i,d} = sum_{j} dY_{j,d} M_{j,i,d}
-#     (34) Z_2 = B diag(dh_C) + P_3   (row t: dh_t)
-#     (35) dh_0 = G_C . dh_C + (dY . G)^T 1
+#     (34) [P_3]_{i,d} = sum_{j} dY_{j,d} M_{j,i,d}
+#     (35) Z_2 = B diag(dh_C) + P_3   (row t: dh_t)
+#     (36) dh_0 = G_C . dh_C + (dY . G)^T 1
 #
 # In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
 #     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
@@ -139,7 +138,7 @@ def torch_forward(given, states, constants, packed=None):
     x = steps_first(given["x"], dtype)
     write = steps_first(given["write"], dtype)
     t9 = t6 * x * torch.sigmoid(write) * (1.0 + torch.exp(t5)).sqrt()
-    # (29) y: h_t
+    # (30) y: h_t
     y, h_last = in_segments(_forward_sweep_1, (t5, t9), (h_first,), lead, 1, CHUNK)
     return {"y": from_steps(y, lead, 1, given["x"].dtype)}, {"h": h_last}, {}
 
@@ -196,10 +195,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     x = steps_first(given["x"], dtype)
     write = steps_first(given["write"], dtype)
     t10 = t7 * x * torch.sigmoid(write) * (1.0 + torch.exp(t6)).sqrt()
-    # (32) y: h_{t-1}
+    # (33) y: h_{t-1}
     y, h_end = in_segments(_backward_sweep_1, (t6, t10), (h_first,), lead, 1, CHUNK)
     dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
-    # (34) y_2: dh_t
+    # (35) y_2: dh_t
     y_2, dh_first = in_segments(_backward_sweep_2, (t6, dy), (dh_last,), lead, -1, CHUNK)
     gradients = {}
     t17 = torch.sigmoid(write)
