@@ -31,9 +31,7 @@ def residues(x: object) -> np.ndarray:
     a = np.asarray(x, dtype=object)
     if set(map(type, numbers := a.ravel().tolist())) == {int} and max(map(abs, numbers)) < 2**62:
         return np.array(numbers, dtype=np.int64).reshape(a.shape) % PRIME
-    return np.array([NOTHING if y is UNDEFINED else residue(y) for y in numbers], dtype=np.int64).reshape(
-        a.shape
-    )
+    return np.array([NOTHING if y is UNDEFINED else residue(y) for y in numbers], dtype=np.int64).reshape(a.shape)
 
 
 def fractions(x: np.ndarray) -> np.ndarray:
