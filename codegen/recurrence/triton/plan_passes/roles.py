@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from ....ir.expr import (
-    COL,
     ROW,
+    STEP_AXES,
     Node,
     leaf,
     replace,
     walk,
 )
 
-INNER = "%ik"
-
-
-STEPS = (ROW, INNER, COL)
+STEPS = STEP_AXES
 
 
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "prologue", "scaled", "intra")
