@@ -77,8 +77,8 @@ _TORCH = {
     "chunkform.runtime.torch_form.coupled_states": "TransitionMatrices",
     "chunkform.runtime.torch_form.segment_maps": "LONG_CHUNK Segment map_of_segment over_chunks",
     "chunkform.runtime.torch_form.chunks": (
-        "CHANNEL_CHUNK CHUNK call_of chunks_of dtype_of expanded from_chunks from_heads from_steps from_boundaries in_segments "
-        "or_zeros per_head steps_first steps_or_zeros to_chunks"
+        "CHANNEL_CHUNK CHUNK call_of chunks_of dtype_of expanded from_chunks from_heads from_steps from_boundaries in_float64 "
+        "in_segments or_zeros per_head steps_first steps_or_zeros to_chunks"
     ),
 }
 _SCANS = {

@@ -122,7 +122,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_float64, in_segments, or_zeros, steps_first,
+    steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -192,8 +193,8 @@ def torch_forward(given, states, constants, packed=None):
     # (44) w1: v1_t - S_{t-1}^T k1_t
     # (45) o: S_t^T q_t
     w2, w1, o, S_last = in_segments(
-        _forward_sweep_1, (k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2, v1, q), (S_first,), lead, 1,
-        CHUNK,
+        in_float64(_forward_sweep_1), (k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2, v1, q), (S_first,),
+        lead, 1, CHUNK,
     )
     return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e5108c2bc": w1, "50a8a7b577": w2}
 
@@ -328,8 +329,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (56) p2: dS_t^T k1_t - beta2_t (k1_t^T k2_t) p_{1,t}
     # (58) p1: dS_t^T k2_t
     p2, p1, dS_first = in_segments(
-        _backward_sweep_1, (-k2 * beta2[..., None], k2, -k1 * beta1[..., None], -t9 * beta2, k1, q, do), (dS_last,),
-        lead, -1, CHUNK,
+        in_float64(_backward_sweep_1), (-k2 * beta2[..., None], k2, -k1 * beta1[..., None], -t9 * beta2, k1, q, do),
+        (dS_last,), lead, -1, CHUNK,
     )
     t15 = -k1 * beta1[..., None]
     t16 = -k2 * beta2[..., None]
@@ -419,7 +420,7 @@ def torch_forward_states(given, states, constants, exchange):
     beta1 = steps_first(given["beta1"], dtype)
     v2 = steps_first(given["v2"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
+        in_float64(_forward_states_1_chunks), _forward_states_1_composed,
         (v1, k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
@@ -495,7 +496,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     q = steps_first(given["q"], dtype)
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed,
+        in_float64(_backward_states_1_chunks), _backward_states_1_composed,
         (k2, -k2 * beta2[..., None], -k1 * beta1[..., None], k1, -t9 * beta2, q, do), lead, -1, CHUNK, dtype, device,
         size_d, size_e,
     )

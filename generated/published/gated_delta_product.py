@@ -163,8 +163,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments, or_zeros, steps_first,
-    steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_float64, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -251,7 +251,7 @@ def torch_forward(given, states, constants, packed=None):
     # (63) w1: v1_t - g_t S_{t-1}^T a_t / sqrt(1e-6 + a_t^T a_t)
     # (64) o: S_t^T q_t
     w2, w1, o, S_last = in_segments(
-        _forward_sweep_1,
+        in_float64(_forward_sweep_1),
         (
             log_g, (1e-06 + t6).rsqrt()[..., None] * a * beta1[..., None], -t9[..., None] * a * g[..., None],
             -t9 * t12 * (1e-06 + t13).rsqrt() * beta1, -t15[..., None] * g[..., None] * b, v1, v2,
@@ -531,7 +531,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (76) p2: dS_t'^T a_t
     # (78) p1: dS_t^+^T b_t + (q_t^T b_t) do_t
     p2, p1, dS_C, dS_first = in_segments(
-        _backward_sweep_2,
+        in_float64(_backward_sweep_2),
         (log_g, q, do, b, -t18.reciprocal()[..., None] * beta2[..., None] * b, do * t19[..., None], t22, a), (dS_last,),
         lead, -1, CHUNK,
     )
@@ -656,7 +656,7 @@ def torch_forward_states(given, states, constants, exchange):
     beta1 = steps_first(given["beta1"], dtype)
     v2 = steps_first(given["v2"], dtype)
     map_3 = map_of_segment(
-        _forward_states_1_chunks, _forward_states_1_composed,
+        in_float64(_forward_states_1_chunks), _forward_states_1_composed,
         (
             v1, log_g, (1e-06 + t7).rsqrt()[..., None] * beta2[..., None] * b, -t10[..., None] * g[..., None] * b,
             -(1e-06 + t13).rsqrt()[..., None] * a * g[..., None], -t15 * t16 * t10 * beta1,
@@ -748,8 +748,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     beta2 = steps_first(given["beta2"], dtype)
     t17 = -(1e-06 + t15).reciprocal()[..., None] * beta2[..., None] * b
     map_3 = map_of_segment(
-        _backward_states_1_chunks, _backward_states_1_composed, (do * t8[..., None], log_g, t14, b, t17, a, do, q),
-        lead, -1, CHUNK, dtype, device, size_d, size_e,
+        in_float64(_backward_states_1_chunks), _backward_states_1_composed,
+        (do * t8[..., None], log_g, t14, b, t17, a, do, q), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(

@@ -106,6 +106,29 @@ def in_segments(
     return (*outputs, *states) if len(outputs) + len(states) > 1 else states[0]
 
 
+def in_float64(of_chunks: Callable[..., Any]) -> Callable[..., Any]:
+    """A function over chunks that computes in float64 what it is given in float32, and rounds what it makes."""
+
+    def computed(*given: Any) -> Any:
+        if any(isinstance(x, Tensor) and x.device.type == "mps" for x in given):  # which has no float64
+            return of_chunks(*given)
+        found = of_chunks(*(_cast(x, torch.float32, torch.float64) for x in given))
+        if torch.float32 not in given and not any(isinstance(x, Tensor) and x.dtype == torch.float32 for x in given):
+            return found
+        if isinstance(found, tuple):
+            return tuple(_cast(x, torch.float64, torch.float32) for x in found)
+        return _cast(found, torch.float64, torch.float32)
+
+    return computed
+
+
+def _cast(x: Any, of: torch.dtype, to: torch.dtype) -> Any:
+    """A tensor of one dtype in another, or that dtype."""
+    if isinstance(x, Tensor):
+        return x.to(to) if x.dtype == of else x
+    return to if x is of else x
+
+
 def from_boundaries(
     unroll: Callable[..., tuple[Tensor, ...]],
     streams: tuple[Tensor, ...],

@@ -49,7 +49,7 @@ from ..notation.form_notation import Reader
 from ..notation.formulas import order_of
 from ..step.adjoint import gradient_name
 from ..stepwise.initial import initial_adjoints
-from .sweep import LIKE, SweepText, UnrollText, at_boundary, called, function, printed
+from .sweep import LIKE, SweepText, UnrollText, at_boundary, called, function, in_digits, printed
 
 
 @dataclass
@@ -236,7 +236,9 @@ class PassText:
     ) -> None:
         """The statement that sweeps over all chunks, from the states of these names."""
         states = Items(tuple(map(Name, firsts)))
-        made = call("in_segments", Fixed(sweep.name), streams, states, "lead", direction, size, *sweep.own[2:])
+        chunk = sweep.s.chunk
+        digits = in_digits(sweep.name, chunk.outputs.values(), chunk.definitions)
+        made = call("in_segments", digits, streams, states, "lead", direction, size, *sweep.own[2:])
         self.assign(names, made)
 
     def _result_stem(self, x: Node) -> str:
@@ -283,7 +285,8 @@ class PassText:
         for x, result in zip(stage.outputs, results, strict=True):
             self.body.append(Note(f"{result}: {self.shown(self.reader.spelled(x))}"))
         size = self._size(next(x for x in self.p.sweeps if stage.forward[0].name in x.states))
-        made = call("from_boundaries", Fixed(name), streams, edges, "lead", size, *unrolled.own[2:])
+        digits = in_digits(name, stage.outputs.values(), stage.definitions)
+        made = call("from_boundaries", digits, streams, edges, "lead", size, *unrolled.own[2:])
         self.assign(tuple(results), made, several=True)
 
     def _size(self, s: Sweep) -> Code:

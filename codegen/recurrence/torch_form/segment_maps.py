@@ -18,7 +18,7 @@ from ..chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ..chunkwise.segment_maps import Affine, SegmentMap, composed, named, segment_map
 from ..normal_form.form import StateForm
 from .passes import SEQUENCES, PassText
-from .sweep import LIKE, Called, Chunked, Streams, function, operation_of_chunks, own_arguments, printed
+from .sweep import LIKE, Called, Chunked, Streams, function, in_digits, operation_of_chunks, own_arguments, printed
 
 
 def segment_definitions(c: Compiled) -> Definitions:
@@ -121,7 +121,8 @@ class _States(PassText):
         chunks = SegmentMapText(f"_{name}_chunks", m, self.c.step.dims, self.called)
         self.sweeps += [chunks.made(), law(f"_{name}_composed", m.affine), application(f"_{name}_applied", m.affine)]
         streams = self.text_of.arguments(chunks.streams.nodes)
-        laws = (Fixed(f"_{name}_chunks"), Fixed(f"_{name}_composed"))
+        digits = in_digits(f"_{name}_chunks", (*m.affine.linear.values(), *m.affine.local.values()), m.definitions)
+        laws = (digits, Fixed(f"_{name}_composed"))
         made = call("map_of_segment", *laws, streams, "lead", m.direction, size, *chunks.own[2:])
         self.assign(f"map_{len(self.sweeps)}", made)
         self.pending.append((m.affine, name, f"map_{len(self.sweeps)}"))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Slice, call
-from ...ir.expr import ONE, ROW, TRANSITIONS, Node, expand, leaf, leaves
+from ...ir.expr import ONE, ROW, TRANSITIONS, Node, expand, leaf, leaves, walk
 from ...ir.launch_ir import Body, Do, For, Function, Return, Set, Statement, assign, reads, takes
-from ...ir.python_code import Part, a_list, leaf_code
+from ...ir.python_code import Fixed, Part, a_list, leaf_code
 from ...ir.step_program import LOG_KINDS
 from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function
@@ -223,6 +223,27 @@ def operation_of_chunks(
         return call(x.op, streams.size, *map(Literal, x.attrs), streams.any())
     dim = {"dim": Literal(-2)} if len(x.args[0].axes) > 1 else {}
     return call(x.op, streams.text(x.args[0], logged=True), *map(Literal, x.attrs), **dim)
+
+
+def in_digits(name: str, roots: Iterable[Node], definitions: Mapping[Node, Node]) -> Code:
+    """A function over chunks, as it is handed on: in float64 where corrections of a chunk are solved in turn, the first ones of
+    all its steps before the second ones. Along alike keys their inverses grow, and float32 would lose digits that steps keep."""
+    return call("in_float64", Fixed(name)) if _solves_in_turn(roots, definitions) else Fixed(name)
+
+
+def _solves_in_turn(roots: Iterable[Node], definitions: Mapping[Node, Node]) -> bool:
+    """Is an inverse made of another one?"""
+    named = {d.attrs[1]: x for d, x in definitions.items()}
+    inside: dict[Node, bool] = {}  # is an inverse in it?
+
+    def solves(x: Node) -> bool:
+        if x not in inside:
+            below = solves(named[x.attrs[1]]) if x.op == "leaf" and x.attrs[0] == "inner" else False
+            inside[x] = x.op == "inverse" or below or any([solves(a) for a in x.args])
+        return inside[x]
+
+    some = list(walk(*roots, *definitions.values()))
+    return any(x.op == "inverse" and solves(x.args[0]) for x in some)
 
 
 def from_chunks(value: Code, node: Node, x: Node, size: Code = SIZE) -> Code:

@@ -62,3 +62,23 @@ def test_two_reflections_of_a_vector_leave_float32_its_digits() -> None:
     exact = gradients(op, given, torch.float64)
     for x, y in zip(gradients(op, given, torch.float32), exact, strict=True):
         assert (x - y).norm() < 1e-3 * y.norm()
+
+
+def test_two_reflections_along_nearly_one_key_leave_float32_its_digits() -> None:
+    """In five channels, which 64 such keys turn over and over."""
+    r = Recurrence("nearly_one_key")
+    d, e = r.dims("d e")
+    a, b, q = r.inputs("a b q", d)
+    v, w = r.inputs("v w", e)
+    first, second = normalize(a), normalize(b)
+    S = r.state("S", d, e)
+    x = S.prev + 2 * first * (v - S.prev.T * first).T
+    r.update(S, x + 2 * second * (w - x.T * second).T)
+    r.output("o", S.next.T * q)
+    torch.manual_seed(0)
+    key = torch.randn(1, 1, 1, 5)
+    given = {n: key + 0.1 * torch.randn(1, T, 1, 5) for n in "ab"} | {n: torch.randn(1, T, 1, 5) for n in "qvw"}
+    op = chunkform.compile(r)
+    exact = gradients(op, given, torch.float64)
+    for x, y in zip(gradients(op, given, torch.float32), exact, strict=True):
+        assert (x - y).norm() < 1e-5 * y.norm()
