@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -106,23 +106,27 @@ def in_segments(
     return (*outputs, *states) if len(outputs) + len(states) > 1 else states[0]
 
 
-def in_float64(of_chunks: Callable[..., Any]) -> Callable[..., Any]:
+Found = TypeVar("Found", bound="Tensor | tuple[Tensor, ...]")
+
+
+def in_float64(of_chunks: Callable[..., Found]) -> Callable[..., Found]:
     """A function over chunks that computes in float64 what it is given in float32, and rounds what it makes."""
 
-    def computed(*given: Any) -> Any:
+    def computed(*given: object) -> Found:
         if any(isinstance(x, Tensor) and x.device.type == "mps" for x in given):  # which has no float64
             return of_chunks(*given)
         found = of_chunks(*(_cast(x, torch.float32, torch.float64) for x in given))
         if torch.float32 not in given and not any(isinstance(x, Tensor) and x.dtype == torch.float32 for x in given):
             return found
-        if isinstance(found, tuple):
-            return tuple(_cast(x, torch.float64, torch.float32) for x in found)
-        return _cast(found, torch.float64, torch.float32)
+        rounded = tuple(
+            _cast(x, torch.float64, torch.float32) for x in (found if isinstance(found, tuple) else (found,))
+        )
+        return cast(Found, rounded if isinstance(found, tuple) else rounded[0])
 
     return computed
 
 
-def _cast(x: Any, of: torch.dtype, to: torch.dtype) -> Any:
+def _cast(x: object, of: torch.dtype, to: torch.dtype) -> object:
     """A tensor of one dtype in another, or that dtype."""
     if isinstance(x, Tensor):
         return x.to(to) if x.dtype == of else x
