@@ -86,6 +86,7 @@ TABLE = {
             sympy.erf,
             mpmath.erf,
         ),
+        Function("asinh", lambda x: power(add(1, power(x, 2)), "-1/2"), sympy.asinh, mpmath.asinh),
         Function("abs", lambda x: sign(x), sympy.Abs, abs),
         Function(
             "relu",
@@ -129,5 +130,5 @@ TABLE = {
 }
 
 KEEP_ZERO = frozenset(
-    f"tanh sin relu abs erf sign step {RECIPROCAL} {FINITE} {HELD} {APART}".split()
+    f"tanh sin relu abs asinh erf sign step {RECIPROCAL} {FINITE} {HELD} {APART}".split()
 )  # f(0) = 0: sums over what lies beyond an end need no mask

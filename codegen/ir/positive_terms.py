@@ -90,6 +90,15 @@ def log_above_zero(x: Node) -> Node:
     return fn("log", maximum(x, SMALLEST) if vanishing else x)
 
 
+def over_root(x: Node) -> Node | None:
+    """y where x = y / sqrt(1 + y^2), which is tanh(asinh(y)): 1 - x has no digits where y is large, and sigmoid(-2 asinh(y)) has."""
+    for f in x.args if x.op == "mul" and len(x.args) == 2 else ():
+        (y,) = (a for a in x.args if a is not f)
+        if f.op == "pow" and f.attrs[0] == Fraction(-1, 2) and f.args[0] is add(1, power(y, 2)):
+            return y
+    return None
+
+
 class Polynomials:
     """Expressions as polynomials of independent quantities. `near_one`: whose logarithms have all digits near 0 as well."""
 
@@ -128,6 +137,8 @@ class Polynomials:
                     return _times({(): c}, self._other(core) or {})
                 if (whole := self._joined(x)) is not x:
                     return self.polynomial(whole)
+                if (y := over_root(core)) is not None:
+                    return _times({(): c}, self.polynomial(fn("tanh", fn("asinh", y))) or {})
                 factors = [self.polynomial(a) for a in x.args]
                 return None if any(p is None for p in factors) else _times(*(p for p in factors if p is not None))
             case "expand":

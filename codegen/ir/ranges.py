@@ -23,7 +23,7 @@ from .expr import Node, add, expand, factors_of, mul, rename, split_constant
 from .functions import HELD, SAME, TABLE
 
 Bound = Any  # a Fraction, or an infinite float
-INCREASING = frozenset("exp log log1p expm1 sigmoid logsigmoid tanh softplus erf relu step sign".split())
+INCREASING = frozenset("exp log log1p expm1 sigmoid logsigmoid tanh softplus erf asinh relu step sign".split())
 FLAT = frozenset("relu step sign".split())  # of these, whose bounds are reached inside
 LIMITS: dict[str, dict[Bound, Bound]] = {
     "exp": {-inf: 0, 0: 1, inf: inf},
@@ -35,6 +35,7 @@ LIMITS: dict[str, dict[Bound, Bound]] = {
     "tanh": {-inf: -1, 0: 0, inf: 1},
     "erf": {-inf: -1, 0: 0, inf: 1},
     "softplus": {-inf: 0, inf: inf},
+    "asinh": {-inf: -inf, 0: 0, inf: inf},
     "relu": {-inf: 0, inf: inf},
     "step": {-inf: 0, inf: 1},
     "sign": {-inf: -1, inf: 1},

@@ -85,6 +85,14 @@ def _expm1(tl: Library, x: Code) -> Code:
     return tl("where", tl("abs", x) < 0.35, near, tl("exp", x) - 1.0)
 
 
+def _asinh(tl: Library, x: Code) -> Code:
+    """log1p(a + a^2 / (1 + sqrt(1 + a^2))) of a = |x|, and log a + log 2 where its square has no float."""
+    a = tl("minimum", tl("abs", x), 1e9)
+    near = _log1p(tl, a + a * a / Group(1.0 + tl("sqrt", 1.0 + a * a)))
+    far = tl("log", tl("maximum", tl("abs", x), 1e9)) + Decimal("0.6931471806")
+    return tl("where", x < 0, -1.0, 1.0) * tl("where", tl("abs", x) < 1e9, near, far)
+
+
 def _reciprocal(tl: Library, x: Code) -> Code:
     small = tl("abs", x) < 1.2e-38
     return tl("where", small, 0.0, 1.0 / tl("where", small, 1.0, x))
@@ -113,6 +121,7 @@ SPELLINGS: dict[str, tuple[InTorch, InKernels]] = {
         lambda tl, x: Group(tl("maximum", x, 0.0) + _log1p_of_small(tl, x)),
     ),
     "erf": (_torch("erf"), _kernels("erf")),
+    "asinh": (_torch("asinh"), _asinh),
     "abs": (_torch("abs"), _kernels("abs")),
     "relu": (_torch("relu"), lambda tl, x: tl("maximum", x, 0.0, **tl.every_nan)),
     "sign": (_torch("sign"), lambda tl, x: tl("where", x > 0, 1.0, tl("where", x < 0, -1.0, 0.0))),

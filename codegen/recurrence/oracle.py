@@ -26,6 +26,7 @@ _FUNCTIONS = {
     "sin": torch.sin,
     "cos": torch.cos,
     "erf": torch.erf,
+    "asinh": torch.asinh,
     "abs": torch.abs,
     "relu": torch.relu,
     "softplus": lambda x: -torch.nn.functional.logsigmoid(-x),  # torch's own is x from 20 on

@@ -51,6 +51,7 @@ GATES: dict[str, Gate] = {
     "g / sqrt(1 + g^2)": (lambda g: g / sqrt(1 + g**2), lambda g: g / m.sqrt(1 + g**2)),
     "sqrt(1 + g^2)": (lambda g: sqrt(1 + g**2), lambda g: m.sqrt(1 + g**2)),
     "(1 + g / (1 + |g|)) / 2": (lambda g: (1 + g / (1 + absolute(g))) / 2, lambda g: (1 + g / (1 + abs(g))) / 2),
+    "(1 + g / sqrt(1 + g^2)) / 2": (lambda g: (1 + g / sqrt(1 + g**2)) / 2, lambda g: (1 + g / m.sqrt(1 + g**2)) / 2),
     "1 - |g| / (1 + |g|)": (lambda g: 1 - absolute(g) / (1 + absolute(g)), lambda g: 1 / (1 + abs(g))),
     "log(1 + g^2)": (lambda g: log(1 + g**2), lambda g: m.log(1 + g**2)),
     "log(1 + |g|)": (lambda g: log(1 + absolute(g)), lambda g: m.log(1 + abs(g))),

@@ -17,7 +17,7 @@ from ...ir.step_program import StepProgram
 from .decays import known_range
 
 SATURATING = frozenset("exp expm1 sigmoid logsigmoid softplus tanh erf".split())  # functions that are, towards an end
-SLOWER = frozenset("log log1p sign step".split())  # functions that grow more slowly than any power, or not at all
+SLOWER = frozenset("log log1p asinh sign step".split())  # functions that grow more slowly than any power, or not at all
 OVERFLOWS = 2  # the power of an input that has no float where the input has one
 
 Derivatives = Callable[[Node, Node], list[Node]]

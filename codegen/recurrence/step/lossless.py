@@ -31,6 +31,7 @@ from ...ir.expr import (
     walk,
 )
 from ...ir.logarithms import Logarithms, log_of, lossless
+from ...ir.positive_terms import over_root
 from ...ir.ranges import Ranges
 from ...ir.step_program import DECAYS, StepProgram
 from .decays import exponential, known_range
@@ -122,7 +123,7 @@ def _of_sum(x: Node, logarithms: Logarithms) -> Node | None:
 def _cancels(x: Node) -> bool:
     """May this term of a sum take digits of the others?"""
     c, core = split_constant(x)
-    return c < 0 or (core.op == "fn" and core.attrs[0] == "tanh")
+    return c < 0 or (core.op == "fn" and core.attrs[0] == "tanh") or over_root(core) is not None
 
 
 def _root(x: Node, logarithms: Logarithms) -> Node | None:
