@@ -91,7 +91,7 @@ def log_above_zero(x: Node) -> Node:
 
 
 def over_root(x: Node) -> Node | None:
-    """y where x = y / sqrt(1 + y^2), which is tanh(asinh(y)): 1 - x has no digits where y is large, and sigmoid(-2 asinh(y)) has."""
+    """y where x = y / sqrt(1 + y^2), which is tanh(asinh(y)): 1 - x has no digits left far out, and sigmoid(-2 asinh(y)) has."""
     for f in x.args if x.op == "mul" and len(x.args) == 2 else ():
         (y,) = (a for a in x.args if a is not f)
         if f.op == "pow" and f.attrs[0] == Fraction(-1, 2) and f.args[0] is add(1, power(y, 2)):

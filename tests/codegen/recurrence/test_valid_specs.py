@@ -320,6 +320,19 @@ def scaled_beside_corrected() -> Recurrence:
     return r
 
 
+def read_and_left_as_it_is() -> Recurrence:
+    """A sweep reads a state that stays what it was at first, beside corrections of another one."""
+    r = Recurrence("read_and_left_as_it_is")
+    d, e = r.dims("d e")
+    v, w = r.inputs("v w", e)
+    k = r.inputs("k", d)
+    S, R = r.state("S", d, e), r.state("R", e, e)
+    r.update(S, S.prev)
+    r.update(R, R.prev - normalize(v) * (v - R.prev.T * normalize(v)).T + w * (S.next.T * k).T)
+    r.output("o", S.next * v)
+    return r
+
+
 SPECS = (
     alike_exponentials,
     negative_eigenvalues,
@@ -336,6 +349,7 @@ SPECS = (
     scanned_vector,
     prologue_for_two,
     scaled_beside_corrected,
+    read_and_left_as_it_is,
 )
 OF_KERNELS = (
     read_of_a_read,

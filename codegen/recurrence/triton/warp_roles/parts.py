@@ -24,9 +24,12 @@ CHUNK = "chunk"
 
 
 class SweepParts:
-    """What the statements of a sweep are: numbers of a program and of a chunk, indices, numbers of each step, and tiles."""
+    """What the statements of a sweep are: numbers of a program and of a chunk, indices, numbers of each step, and tiles. Raises
+    CannotPrint where no step changes a state: roles know a state by the product that is added to it."""
 
     def __init__(self, k: Kernel, s: Straight) -> None:
+        if any(x.op == "leaf" for piece in k.pieces for x in piece.opened.states.values()):
+            raise CannotPrint("a state that no step changes")
         self.k, self.s = k, s
         self.shapes = Shapes()
         self.shapes.note((*s.setup, *s.loop))

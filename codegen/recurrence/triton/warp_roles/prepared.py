@@ -144,10 +144,7 @@ class PreparedParts(SweepParts):
 
     def refuse_others(self, *roles: Warps) -> None:
         """Raises CannotPrint where a role takes a sum over an axis, which is stored alone, or a number of a chunk, which one
-        beyond the end hasn't: there a state would be multiplied by another chunk's. Or where no step changes a state: roles
-        know a state by the product that is added to it."""
-        if any(x.op == "leaf" for piece in self.k.pieces for x in piece.opened.states.values()):
-            raise CannotPrint("a state that no step changes")
+        beyond the end hasn't: there a state would be multiplied by another chunk's."""
         made = [x.value for r in roles for x in r.steps if isinstance(x, Make)]
         if any(names_in(value) & self.sums.keys() for value in made):
             raise CannotPrint("a role that takes a sum over an axis")
