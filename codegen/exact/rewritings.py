@@ -2,7 +2,7 @@
 
 A state that is the inverse of another, which only decays and takes a write of rank one: it is found by trying the vectors and
 numbers of its update, in exact arithmetic. A state that is transposed in each step and stays symmetric: the spec without the
-transposition gives the same outputs.
+transposition gives the same outputs. A state whose steps are affine in another variable (`other_variables.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from chunkform.spec.language.expression import Atom
 from chunkform.spec.language.recurrence import Equation, State, atoms, matrices
 
 from ..ir.evaluate import Field
+from .other_variables import in_another_variable
 from .run_spec import NoExactMeaning, SpecStep, Values
 from .same import same
 
@@ -30,12 +31,15 @@ SIZE = 3  # of dims
 SIZES_OF_TERMS = 12  # vectors and numbers of an update that are tried
 
 
-def proposals(r: Recurrence, better: Callable[[Recurrence], bool]) -> list[str]:
-    """Sentences, each of a rewriting that is proved. `better`: has a spec a form over chunks?"""
+def proposals(r: Recurrence, better: Callable[[Recurrence], bool], shown: Callable[[object], str] = str) -> list[str]:
+    """Sentences, each of a rewriting that is proved. `better`: has a spec a better form than this one? `shown` prints terms as
+    an author writes them."""
     found = []
     for s in r.states:
         if len(s.dims) == 2 and s.dims[0] == s.dims[1]:
             found += [x for x in (_inverse(r, s), _symmetric(r, s, better)) if x is not None]
+        if (other := in_another_variable(r, s, better, shown)) is not None:
+            found.append(other)
     return found
 
 

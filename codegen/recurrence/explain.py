@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from chunkform.spec.language import Recurrence
-
 from ..exact.rewritings import proposals
 from ..ir.expr import ZERO, dim_of, leaves, mul
 from ..ir.latex_page import Page, formulas
@@ -29,6 +27,7 @@ from .notation.formulas import Section, order_of, stateless_names
 from .over_chunks import why_stepwise
 from .pipeline import compile_spec
 from .predict import as_data, predict
+from .smaller_specs import term_text
 from .step.column_maps import why_no_map
 from .step.entries import EntryMaps
 from .triton import fused_backward_of, in_substeps, kernel_plan, scanned, schedule_of, simplified, why_uncut
@@ -283,12 +282,15 @@ def reason_text(c: Compiled) -> Text:
 
 def proposed(c: Compiled) -> list[str]:
     """Rewritings that are proved and have a form over chunks, where the spec has a state in recurrent form alone."""
-    slow = c.family == "sequential" or any(p.compiled.family == "sequential" for p in c.strata)
-    return proposals(c.spec, _is_parallel) if slow and c.spec.states else []
+    slow = _slow(c)
+    return proposals(c.spec, lambda r: _slow(compile_spec(r)) < slow, term_text) if slow and c.spec.states else []
 
 
-def _is_parallel(r: Recurrence) -> bool:
-    return compile_spec(r).family != "sequential"
+def _slow(c: Compiled) -> int:
+    """How many states have their recurrent form alone."""
+    if c.strata:
+        return sum(_slow(p.compiled) for p in c.strata)
+    return len(c.spec.states) if c.family == "sequential" else 0
 
 
 def section_text(section: Section, width: int) -> Text:

@@ -201,7 +201,9 @@ def term_text(x: object) -> str:
         case "eye":
             return f"eye({x.rows})"
         case "full":
-            vector = f"ones({x.cols}).T" if x.rows is ONE else f"ones({x.rows})"
+            vector = (
+                f"ones({x.cols}).T" if x.rows is ONE else f"ones({', '.join(str(y) for y in x.shape if y is not ONE)})"
+            )
             return vector if x.args[0] == 1 else f"({_scalar_text(x.args[0])} * {vector})"
         case "map":
             return _map_text(x)
@@ -211,7 +213,7 @@ def term_text(x: object) -> str:
 def _map_text(x: Matrix) -> str:
     body, *args = x.args
     slot = entry(0)
-    if len(args) == 1 and body.is_Pow and body.base == slot:
+    if len(args) == 1 and body.is_Pow and body.base == slot and x.is_vector and body.exp.is_number:
         return f"{term_text(args[0])}**({body.exp})"
     name = body.func.__name__.removesuffix("_")
     if body.args == (slot,) and hasattr(of_vectors, name):
