@@ -165,6 +165,9 @@ class SpecStep:
             value = np.asarray(args[0], dtype=object)
             for other in args[1:]:
                 value = pick(value, np.asarray(other, dtype=object))
+            if (sides := getattr(m, "sides", None)) is not None:  # whoever wants to know which of them it was
+                met = sides.setdefault(x, set())
+                met |= {i for i, y in enumerate(args) if np.any(np.asarray(y, dtype=object) == value)}
             return value
         if isinstance(x, sympy.sinh | sympy.cosh | sympy.tan):
             inner = x.args[0]

@@ -6,8 +6,10 @@ identity between functions is meant, 50 digits decide. Where they differ, small 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,17 +17,19 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
+import sympy
 
 from chunkform.errors import SpecError
 from chunkform.spec.language import Recurrence
-from chunkform.spec.language.expression import Dim
+from chunkform.spec.language.expression import Contraction, Dim, Matrix
 from chunkform.spec.language.recurrence import Variable
 
 from ..ir.evaluate import Field, RandomNumbers, Reals
 from ..ir.step_program import DECAYS
 from .run_spec import NoExactMeaning, Values, initial_value, run_spec
 
-STEPS = 6  # over which both run
+STEPS = 6  # over which both run at least, and MOST for the sake of a count that is compared with a number
+MOST = 40
 SIZES = (2, 3, 4)  # of dims, in turn; each dim has another
 POINTS = 3
 SMALL = (0, 1, -1, 2, -2, 3)  # numbers of a counterexample
@@ -33,7 +37,8 @@ KEPT = (Fraction(1, 2), Fraction(1), Fraction(1, 4))  # decays of one
 DIGITS = (6, 12, 40)  # of what both make, as few as tell them apart
 FLOAT = 16  # that a float has
 TRIES = 12  # counterexamples that are tried for each number of steps
-FAILS = (ZeroDivisionError, ValueError, TypeError)  # outside of a function's domain
+FAILS = (ZeroDivisionError, ValueError, TypeError, OverflowError)  # outside of a function's domain
+REACHED = 10**4  # numbers of specs that inputs are drawn as large as
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Same:
-    """Whether two specs give the same outputs from the same inputs, from their own first states on. `exact`: as expressions."""
+    """Whether two specs give the same outputs from the same inputs, from their own first states on. `exact`: as expressions.
+    `notes`: what was found beside it, or not looked at."""
 
     first: str
     second: str
     difference: Difference | None
     exact: bool
+    steps: int = STEPS
+    notes: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -67,10 +75,11 @@ class Same:
     def __str__(self) -> str:
         if self.difference is None:
             how = "exactly" if self.exact else "to 35 digits"
-            return (
-                f"{self.first} and {self.second} are the same: at {POINTS} random points, over {STEPS} steps, their outputs "
+            told = (
+                f"{self.first} and {self.second} are the same: at {POINTS} random points, over {self.steps} steps, their outputs "
                 f"agree {how}"
             )
+            return "; ".join([told, *self.notes])
         x = self.difference
         return "\n".join(
             [
@@ -88,13 +97,20 @@ def same(a: Recurrence, b: Recurrence, names: Mapping[str, str] | None = None) -
         SpecError: one has an input or an output that the other hasn't, or one over other dims.
     """
     pair = _Pair(a.validate(), b.validate(), dict(names or {}))
+    notes = tuple(pair.defaults())
     try:
         if _differ(pair, Field()) is None:
-            return Same(a.name, b.name, None, True)
+            return Same(a.name, b.name, None, True, pair.steps, (*notes, *_domain(pair)))
     except NoExactMeaning:
         pass
-    found = _differ(pair, Reals())
-    return Same(a.name, b.name, found and (pair.smaller() or found), False)
+    m = _Watched()
+    found = _differ(pair, m) or _beyond(pair, m)
+    notes = (
+        *notes,
+        *_domain(pair),
+        *(f"only one side of {x} was met" for x, sides in m.sides.items() if len(sides) < len(x.args)),
+    )
+    return Same(a.name, b.name, found and (pair.smaller() or found), False, pair.steps, notes)
 
 
 def _differ(pair: _Pair, m: RandomNumbers) -> Difference | None:
@@ -111,6 +127,35 @@ def _differ(pair: _Pair, m: RandomNumbers) -> Difference | None:
         if found is not None or done == POINTS:
             return found
     raise SpecError(f"no numbers were found for which both {pair.a.name} and {pair.b.name} have values")
+
+
+def _beyond(pair: _Pair, m: RandomNumbers) -> Difference | None:
+    """Where both differ among inputs that reach the numbers which the specs compare with."""
+    for x, n in itertools.product((x for x in pair.compared if 2 < x <= REACHED), range(POINTS)):
+        with contextlib.suppress(*FAILS):
+            found = pair.difference(pair.point(m, n, math.ceil(2 * x), False))
+            if found is not None:
+                return found
+    return None
+
+
+def _domain(pair: _Pair) -> Iterator[str]:
+    """Where one has a value and the other has none, as log(x) where x is negative."""
+    for n in range(POINTS):
+        point = pair.point(Reals(), n, 1, False)
+        first, second = (pair.lacks(point, x) for x in (False, True))
+        if first != second:
+            has, lacks = (pair.b.name, pair.a.name) if first else (pair.a.name, pair.b.name)
+            yield f"{lacks} has no value for some numbers for which {has} has one, as a logarithm has none of what is negative"
+            return
+
+
+class _Watched(Reals):
+    """Which side of each maximum and minimum was the one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides: dict[sympy.Expr, set[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -134,6 +179,9 @@ class _Pair:
             raise SpecError(
                 f"{a.name} has no {unknown[0]!r}: names are of its inputs, parameters, constants and outputs{hint}"
             )
+        self.compared = sorted(_compared(a) | _compared(b))
+        counts = [math.ceil(x) + 2 for x in self.compared if x <= MOST]
+        self.steps = max([STEPS, len(a.states) + 2, len(b.states) + 2, *counts])
         self.dims: dict[str, str] = {}  # of b, by those of a
         known = {v.name: v for v in b.variables}
         for v in a.variables:
@@ -163,6 +211,28 @@ class _Pair:
                     f"the dim {d} of {self.a.name} is {self.dims[d.name]} in {self.b.name}, and {v.name} is over {e} there"
                 )
 
+    def defaults(self) -> Iterator[str]:
+        """Constants whose defaults differ."""
+        known = {v.name: v.default for v in self.b.variables}
+        for v in self.a.variables:
+            other = known[self.of(v.name)]
+            if v.default != other:
+                yield f"the default of {v.name} is {v.default} in {self.a.name}, and {other} in {self.b.name}"
+
+    def lacks(self, p: _Point, second: bool) -> bool:
+        """Has one of both no value at a point?"""
+        try:
+            self._run(p, second)
+        except FAILS:
+            return True
+        return False
+
+    def _run(self, p: _Point, second: bool) -> dict[str, list[np.ndarray]]:
+        if not second:
+            return _outputs(self.a, p.given, p.arithmetic, p.sizes, p.steps)
+        sizes = {self.dims[d]: k for d, k in p.sizes.items()}
+        return _outputs(self.b, {self.of(n): x for n, x in p.given.items()}, p.arithmetic, sizes, p.steps)
+
     def point(self, m: RandomNumbers, n: int, scale: int, positive: bool) -> _Point:
         """Random values; nothing is 0 or 1 in them."""
         rng = random.Random(f"{self.a.name}/{self.b.name}/{n}")
@@ -171,12 +241,12 @@ class _Pair:
 
         def value(v: Variable) -> np.ndarray:
             decay = v.kind in DECAYS
-            found = m.random(rng, self._shape(v, sizes, STEPS), decay)
+            found = m.random(rng, self._shape(v, sizes, self.steps), decay)
             if not decay and not m.exact:
                 found = m.mul(np.asarray(abs(found) if positive else found, dtype=object), m.const(Fraction(scale)))
             return found if v.domain is None or m.exact else _within(m, found, v)
 
-        return _Point(m, sizes, {v.name: value(v) for v in self.a.variables}, STEPS)
+        return _Point(m, sizes, {v.name: value(v) for v in self.a.variables}, self.steps)
 
     def _shape(self, v: Variable, sizes: dict[str, int], steps: int) -> tuple[int, ...]:
         own = tuple(sizes[d.name] for d in v.dims)
@@ -185,10 +255,7 @@ class _Pair:
     def difference(self, p: _Point) -> Difference | None:
         """The first output in which both differ."""
         m = p.arithmetic
-        one = _outputs(self.a, p.given, m, p.sizes, p.steps)
-        sizes = {self.dims[d]: k for d, k in p.sizes.items()}
-        given = {self.of(n): x for n, x in p.given.items()}
-        other = _outputs(self.b, given, m, sizes, p.steps)
+        one, other = self._run(p, False), self._run(p, True)
         for t, x in itertools.product(range(p.steps), self.a.outputs):
             mine, theirs = (np.asarray(y[t], dtype=object).ravel() for y in (one[x.name], other[self.of(x.name)]))
             if mine.shape != theirs.shape or not m.equal(mine, theirs):
@@ -203,7 +270,7 @@ class _Pair:
     def smaller(self) -> Difference | None:
         """The same with few steps, small sizes and small numbers, if such are found."""
         m = Reals()
-        for size, steps in itertools.product((1, 2), range(1, STEPS + 1)):
+        for size, steps in itertools.product((1, 2), range(1, self.steps + 1)):
             sizes = {d.name: size for d in self.a.dim_list}
             for given in self._small(m, sizes, steps):
                 try:
@@ -240,6 +307,21 @@ def _outputs(
         else:
             first[s.name] = np.array(initial_value(r, s.name, given, m, sizes), dtype=object)
     return run_spec(r, given, first, m, sizes, steps)[0]
+
+
+def _compared(r: Recurrence) -> set[Fraction]:
+    """Numbers that something is compared with: of maxima, minima and magnitudes."""
+    found: set[Fraction] = set()
+    todo: list[object] = [x.term for x in (*r.lets, *r.updates, *r.outputs)]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Matrix):
+            todo += x.args
+        elif isinstance(x, sympy.Basic):
+            todo += [c.matrix for c in x.atoms(Contraction)]
+            for y in x.atoms(sympy.Max, sympy.Min, sympy.Abs):
+                found |= {abs(Fraction(str(n))) for n in y.atoms(sympy.Number) if n.is_Rational or n.is_Float}
+    return found
 
 
 def _within(m: RandomNumbers, x: np.ndarray, v: Variable) -> np.ndarray:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import chunkform
 from chunkform.codegen.commands.cli import app
 from chunkform.errors import SpecError
-from chunkform.spec.language import Max, Recurrence, diag, exp, eye, hadamard, log, ones, sigmoid, softplus
+from chunkform.spec.language import Max, Min, Recurrence, diag, exp, eye, hadamard, log, ones, relu, sigmoid, softplus
 
 
 def delta(name: str, update: Callable, key: str = "k", initial: bool = False) -> Recurrence:
@@ -150,3 +150,49 @@ r.output("y", {y})
     done = run(app, ["verify", str(one), "--same-as", str(two)])
     assert done.exit_code == 2 and "two has no 'x'" in done.stderr
     assert run(app, ["verify", str(one), "--same-as", str(two), "--names", "x"]).exit_code == 2
+
+
+def counted(name: str, step: Callable, states: int = 1, given: str = "b", default: float = 0.5) -> Recurrence:
+    """States one after the other: the first takes what `step` makes of it, each other what the one before it had."""
+    r = Recurrence(name)
+    b, c, m = *r.inputs("b c"), r.constant("m", default)
+    h = [r.state(f"h{n}") for n in range(states)]
+    r.output("y", h[-1].prev + m * r.inputs("x"))
+    for n in reversed(range(1, states)):
+        r.update(h[n], h[n - 1].prev)
+    r.update(h[0], step(h[0].prev, {"b": b, "c": c}[given]))
+    return r
+
+
+def test_a_difference_that_shows_late() -> None:
+    one, other = (counted(n, lambda h, b: b, states=9, given=n) for n in "bc")
+    found = chunkform.same(one, other)
+    assert not found.same and found.difference.step == 10
+    assert chunkform.same(one, counted("again", lambda h, b: b, states=9)).same
+
+
+@pytest.mark.parametrize(
+    "step", [lambda h, b: Min(h + 1, 11), lambda h, b: h + 1 + relu(b - 50), lambda h, b: h + 1 + Max(b, -7) - b]
+)
+def test_a_difference_beyond_a_number(step: Callable) -> None:
+    assert not chunkform.same(counted("a", lambda h, b: h + 1), counted("b", step)).same
+
+
+def test_what_is_out_of_reach_is_told() -> None:
+    found = chunkform.same(counted("a", lambda h, b: h + 1), counted("b", lambda h, b: Min(h + 1, 1000)))
+    assert (
+        found.same and "over 6 steps" in str(found) and "only one side of Min(1000, h0.prev + 1) was met" in str(found)
+    )
+    both = chunkform.same(counted("a", lambda h, b: Max(h, b)), counted("b", lambda h, b: h + relu(b - h)))
+    assert both.same and both.notes == ()
+
+
+def test_other_defaults_and_other_domains_are_told() -> None:
+    found = chunkform.same(counted("a", lambda h, b: b), counted("b", lambda h, b: b, default=0.25))
+    assert found.same and found.notes == ("the default of m is 0.5 in a, and 0.25 in b",)
+    found = chunkform.same(counted("a", lambda h, b: log(b**2)), counted("b", lambda h, b: 2 * log(b)))
+    assert (
+        found.same
+        and found.notes[0].startswith("b has no value for some numbers")
+        and "for which a has one" in str(found)
+    )
