@@ -123,7 +123,7 @@ def residue_of_function(name: str, x: int) -> int:
         return inverse(x)
     if name in SAME:
         return x
-    return residue(_some(name, x))
+    return residue(_otherwise(name, x))
 
 
 @cache
@@ -138,14 +138,19 @@ def function_value(name: str, x: Fraction) -> Fraction:
         return 1 / x
     if name in SAME:
         return x
-    return _some(name, residue(x))
+    return _otherwise(name, residue(x))
+
+
+def _otherwise(name: str, x: int) -> Fraction:
+    """A number of which nothing more is known: one for exp(x) and for exp2(x / LN2)."""
+    return _some("exp2", x * residue(1 / UNIT[name]) % PRIME) if name in UNIT else _some(name, x)
 
 
 @cache
 def bounded_value(name: str, x: Fraction) -> Fraction:
     """The same between the bounds that the function has there (`ranges.py`). Residues have no such thing."""
     value = function_value(name, x)
-    if value is not x and value == _some(name, residue(x)):
+    if value is not x and value == _otherwise(name, residue(x)):
         low, high = bounds_at(name, x)
         if high < inf:
             return high - value if low == -inf else low + (high - low) * value / 5

@@ -62,7 +62,7 @@ class Prefetch:
 class For:
     """for name in over: `over` is a call of range, tl.range or tl.static_range. `prefetch`: where its first round is, and each
     next one, for which statements may load a round before. `together`: so many rounds are to be taken at once, `when` that holds
-    where there is a condition."""
+    where there is a condition; `ahead`: what they load is loaded while those before them are computed."""
 
     name: str
     over: Code
@@ -71,6 +71,7 @@ class For:
     note: str = ""
     together: int = 1
     when: Code | None = None
+    ahead: bool = False
 
 
 @dataclass(frozen=True)

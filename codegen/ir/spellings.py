@@ -105,6 +105,7 @@ def _finite(tl: Library, x: Code) -> Code:
 
 SPELLINGS: dict[str, tuple[InTorch, InKernels]] = {
     "exp": (_torch("exp"), _kernels("exp")),
+    "exp2": (_torch("exp2"), _kernels("exp2")),
     "log": (_torch("log"), _kernels("log")),
     "log1p": (_torch("log1p"), _log1p),
     "expm1": (_torch("expm1"), _expm1),

@@ -92,8 +92,8 @@ _SEQUENTIAL = {
     "chunkform.runtime.launch.launch": "launch",
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
     "chunkform.runtime.torch_form.recurrent": (
-        "block_of computed_in gradient_like incoming is_narrow layout_of narrow rows_of_tile segment_length stacked strides_of "
-        "tile_of too_wide typed_like stages_for warps_for whole_warps"
+        "block_of computed_in gradient_like incoming is_narrow layout_of narrow parts_at_most rows_of_tile segment_length "
+        "stacked strides_of tile_of too_wide typed_like stages_for warps_for whole_warps"
     ),
     "chunkform.runtime.torch_form.chunks": "dtype_of",
     "chunkform.runtime.torch_form.entry_segments": "InSegments",

@@ -99,6 +99,12 @@ def tile_of(size: int, others: int, entries: int, smallest: int = 1, most: int =
     return max(smallest, block_of(size) // most, min(block_of(size), widest))
 
 
+def parts_at_most(size: int, others: int) -> int:
+    """How many tiles of an axis may each write a part of a result over `others`: parts weigh about as much as what is over the
+    axis itself."""
+    return max(8, size // max(1, others))
+
+
 def is_narrow(others: int, backwards: bool = False) -> bool:
     """Does a program take several steps at once, where there are so many entries beside the axis that is cut? What these load
     has to fit into registers beside the state."""

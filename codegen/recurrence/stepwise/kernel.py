@@ -8,14 +8,14 @@ during the step before it, as nothing else would fill the time that memory takes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 from ...ir.code import Call, Code, Group, Literal, Load, Name, call, plus, shape, summed, times, zeros
 from ...ir.code_parts import walk_code
-from ...ir.expr import Node, dim_of, plain_name, walk
+from ...ir.expr import Node, dim_of, fn, mul, number, plain_name, replace, walk
 from ...ir.kernel_ir import KernelFunction, Let, Parameter, Statement, Store, added, expressions, let, statements
 from ...ir.python_code import Fixed, made_by
 from ...ir.spellings import Function
@@ -27,6 +27,7 @@ from .tiling import OWN, PART, WHOLE, Tiling
 
 Axes = tuple[str, ...]
 TOGETHER = ((8, 48), (4, 96))  # steps that are taken at once, where each makes at most so many nodes
+AHEAD = 4  # steps whose loads are under way while others are computed, where each entry of a state takes a function
 SEVERAL = "several"  # are they, in this launch?
 
 
@@ -61,6 +62,7 @@ class Kernel:
         self.constants: list[Var] = []
         self.groups: list[tuple[str, str]] = []
         self.together = 1  # steps that are taken at once
+        self.ahead = False  # is what they load loaded while those before them are computed?
         self.following = {n: self.names.fresh(f"next_{n}") for s in c.step.states for n in (s.name, f"d{s.name}")}
 
     # --- arguments
@@ -139,7 +141,10 @@ class Kernel:
     def take_together(self, nodes: Iterable[Node], axes: Iterable[Axes]) -> None:
         """Take several steps at once, each of which makes these nodes and takes what is over `axes`, where states are held in
         tiles and a step computes less than memory takes."""
+        nodes = list(nodes)
         self.together = together_of(self.tiling, nodes, axes)
+        if self.together > 1 and any(x.op == "fn" and len(x.axes) > 1 for x in walk(*nodes)):
+            self.together, self.ahead = min(self.together, AHEAD), True
 
     @property
     def beside(self) -> Code:
@@ -199,6 +204,8 @@ class Kernel:
         self, program: StepProgram, nodes: dict[str, Node], orders: dict[str, Axes], whole: set[str]
     ) -> tuple[list[Let], dict[str, Code]]:
         """Statements for nodes, and each result."""
+        if self.ahead:
+            nodes = in_powers_of_two(nodes)
         dialect = Triton(lambda d: f"size_{d}", lambda d: f"at_{d}", lambda d: f"in_{d}", lambda d: f"block_{d}")
         made, results = NodePrinter(dialect, taken=set(self.names.taken)).values(
             nodes,
@@ -259,6 +266,13 @@ def together_of(tiling: Tiling, nodes: Iterable[Node], axes: Iterable[Axes]) -> 
         return 1
     made = sum(bool(x.args) and x.op != "expand" for x in walk(*nodes))
     return next((n for n, most in TOGETHER if made <= most), 1)
+
+
+def in_powers_of_two(nodes: Mapping[str, Node]) -> dict[str, Node]:
+    """Exponentials of a state's entries to base two, as a GPU has them: the factor goes to what has fewer entries."""
+    entries = {x for x in walk(*nodes.values()) if x.op == "fn" and x.attrs[0] == "exp" and len(x.axes) > 1}
+    two = {x: fn("exp2", mul(number("1/log(2)"), x.args[0])) for x in entries}
+    return {n: replace(x, two) for n, x in nodes.items()}
 
 
 def beside(p: StepProgram, tiling: Tiling) -> list[str]:

@@ -180,7 +180,7 @@ def _cut(k: Made, entries: Part, backwards: bool = False) -> Body:
     found = [Define((f"block_{d}",), made_by("block_of", f"size_{d}", smallest)) for d in k["dims"] if d != tiled]
     if not tiled:
         return tuple(found)
-    most = [Named("most", Literal(8))] if k["partial_sums"] else []
+    most = [Named("most", _most(k))] if k["partial_sums"] else []
     way = [Named("backwards", TRUE)] if backwards else []
     if k["several"]:
         found.append(Define((SEVERAL,), made_by("is_narrow", k["beside"], *way)))
@@ -189,6 +189,11 @@ def _cut(k: Made, entries: Part, backwards: bool = False) -> Body:
     size, block = Fixed(f"size_{tiled}"), Fixed(f"block_{tiled}")
     tile = made_by("tile_of", size, k["beside"], entries, smallest, *most)
     return (*found, Define((block.id,), tile), Define(("tiles",), -Group(-size // block)))
+
+
+def _most(k: Made) -> Code:
+    """How many tiles there are at most, where each writes a part of a result."""
+    return made_by("parts_at_most", f"size_{k['tiled']}", k["beside"]) if k["kernel"].ahead else Literal(8)
 
 
 def _shape(x: Made) -> Code:

@@ -64,6 +64,7 @@ def forward_kernel(k: Kernel, x: Forward, rows: Rows | None = None) -> KernelFun
         ),
         together=k.together,
         when=k.when,
+        ahead=k.ahead,
     )
     segment = (
         If(Name(x.kept).given, x.checkpoint),
@@ -88,6 +89,7 @@ def backward_kernel(k: Kernel, x: Backward, rows: Rows | None = None) -> KernelF
         ),
         together=k.together,
         when=k.when,
+        ahead=k.ahead,
     )
     steps = For(
         "rest",
@@ -101,6 +103,7 @@ def backward_kernel(k: Kernel, x: Backward, rows: Rows | None = None) -> KernelF
         ),
         together=k.together,
         when=k.when,
+        ahead=k.ahead,
     )
     segment = (
         let("checkpoint", Name("segments") - 1 - "back"),

@@ -21,7 +21,7 @@ OWN = (
     "gradients initial_gradients program tile head tiles first launch entries length index sequences "
     "checkpoints before initial incoming block_of tile_of warps_for stages_for strides_of stacked segment_length "
     "dtype_of computed_in packed layout layout_of entry begin line lines slot room table table_at needs_backward "
-    "narrow is_narrow several "
+    "narrow is_narrow parts_at_most several "
     "gradient_like typed_like moment scratch block_row too_wide rows_of_tile slots block whole_warps origin then there "
     "turn turns programs place flat inplace yields keeps ends row rows_at each_at counts_at starts_at count kept kept_row"
 ).split()

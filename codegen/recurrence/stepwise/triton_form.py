@@ -121,6 +121,7 @@ def _forward(c: Compiled) -> Made:
         checkpoint.append(k.store(k.address(kept, CHECKPOINT), s.axes, Name(name), kind))
         last.append(k.store(k.address(final, Name("index")), s.axes, Name(name), kind))
     orders = {s.name: s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
+    k.take_together(nodes.values(), (v.axes for v in tensors(p) if v.per_step and (v.kind, v.name) in read))
     made, results = k.values(p, nodes, orders, set(p.updates))
     outputs, stores = [], []
     for n, axes in p.output_axes.items():
@@ -132,7 +133,6 @@ def _forward(c: Compiled) -> Made:
     parts = Forward(
         tuple(before), kept.name, tuple(checkpoint), (*loads, *made, *stores, *assign), tuple(last)
     )  # fmt: skip
-    k.take_together(nodes.values(), (v.axes for v in tensors(p) if v.per_step and (v.kind, v.name) in read))
     return k.launch(forward_kernel(k, parts)) | {
         "outputs": outputs,
         "finals": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
@@ -159,6 +159,8 @@ def _backward(c: Compiled) -> Made:
     totals = {v.name: k.names.fresh(f"d{v.name}") for v in p.variables if v.is_parameter}
     sums = {f"out {gradient_name(p.variable(n))}" for n in totals}
     orders = {s.name: s.axes for s in p.states} | {s.name: s.axes for s in a.states}
+    taken = [v.axes for v in tensors(p) if v.per_step and (v.kind, v.name) in read]
+    k.take_together([*p.updates.values(), *nodes.values()], [*taken, *p.output_axes.values()])
     forward_made, forward_results = k.values(p, dict(p.updates), orders, set(p.updates))
     orders |= {f"out {n}": axes for n, axes in a.output_axes.items()}
     made, results = k.values(a, nodes, orders, {*a.updates, *sums})
@@ -187,8 +189,6 @@ def _backward(c: Compiled) -> Made:
         (*loads, *states["back"], *made, *stores, *assign),
         tuple(last),
     )
-    taken = [v.axes for v in tensors(p) if v.per_step and (v.kind, v.name) in read]
-    k.take_together([*p.updates.values(), *nodes.values()], [*taken, *p.output_axes.values()])
     return k.launch(backward_kernel(k, parts)) | {
         "per_step": per_step,
         "per_head": per_head,

@@ -15,10 +15,13 @@ from shared.recurrent_programs import arguments, compiled, printed, specs
 from shared.spec_files import SPECS, read
 from shared.structures import few_of, sweep
 
+from chunkform.codegen.ir.code import Literal
 from chunkform.codegen.ir.words import text_of
+from chunkform.codegen.printing.code_passes import rounds_at_once
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.stepwise import sequential_triton
-from chunkform.runtime.torch_form.recurrent import narrow
+from chunkform.errors import GateError
+from chunkform.runtime.torch_form.recurrent import narrow, parts_at_most
 
 triton = pytest.importorskip("triton")
 TESTS = Path(__file__).parents[3]
@@ -144,9 +147,38 @@ def test_tiles_are_narrow_where_steps_are_taken_several_at_once_and_only_there()
     found = {r.name: compile_spec(r) for r in read(SPECS / "entries.py") if r.name in ("mamba1", "mamba3_mimo")}
     sources = {n: text_of(sequential_triton(c)) for n, c in found.items()}
     assert "tile_of(size_c, block_n, narrow(2048, block_n), 1)" in sources["mamba1"]
-    assert sources["mamba1"].count("# round 8 of 8") == 3
+    assert sources["mamba1"].count("# round 4 of 4") == 3
     assert "narrow(" not in sources["mamba3_mimo"]  # whose steps take matrices
     assert [narrow(2048, others) for others in (1, 16, 64, 128)] == [64, 128, 512, 2048]
+
+
+def test_steps_that_take_a_function_of_each_entry_load_ahead_and_have_powers_of_two() -> None:
+    """A selective scan's exponentials fill the time that memory takes; each loads once what its place in the next block takes."""
+    (c,) = (compile_spec(r) for r in read(SPECS / "entries.py") if r.name == "mamba1")
+    source = text_of(sequential_triton(c))
+    assert source.count("# each round loads what it takes in the next block") == 3
+    assert "tl.exp2(-(1.4426950408889634 * dt)[:, None] * A)" in source and "tl.exp(" not in source
+    assert "x_1 = tl.load(x_there + 1 * x_stride1, mask=in_c, other=0.0)" in source
+    assert "parts_at_most(size_c, block_n)" in source
+    logistic = text_of(sequential_triton(compiled("gradient_descent_logistic")))  # functions of vectors alone
+    assert "next block" not in logistic and "most=8" in logistic and "# round 2 of" in logistic
+    assert [parts_at_most(2048, n) for n in (1, 16, 64, 1024)] == [2048, 128, 32, 8]
+
+
+@pytest.mark.parametrize("wrong", ["_moved_by", "_slopes"])
+def test_a_load_from_elsewhere_is_refused(wrong, monkeypatch) -> None:
+    (r,) = (r for r in read(SPECS / "entries.py") if r.name == "mamba1")
+    right = getattr(rounds_at_once, wrong)
+
+    def doubled(*given):
+        found = right(*given)
+        if isinstance(found, dict):
+            return {n: Literal(2) * x for n, x in found.items()}
+        return None if found is None else Literal(2) * found
+
+    monkeypatch.setattr(rounds_at_once, wrong, doubled)
+    with pytest.raises(GateError):
+        sequential_triton(compile_spec(r))
 
 
 def test_products_of_matrices_run_on_tensor_cores() -> None:
