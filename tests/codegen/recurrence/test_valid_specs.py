@@ -333,6 +333,33 @@ def read_and_left_as_it_is() -> Recurrence:
     return r
 
 
+def written_before_the_decay() -> Recurrence:
+    """What a step writes decays with the state in the same step, so that a decay lies between it and all that reads it."""
+    r = Recurrence("written_before_the_decay")
+    d, e = r.dims("d e")
+    x, p, q = r.inputs("x p q", d)
+    v = r.inputs("v", e)
+    al = r.decay("al", d)
+    S = r.state("S", d, e)
+    r.update(S, diag(al) * (S.prev + x * (v - S.prev.T * p / 4).T))
+    r.output("o", S.next.T * q)
+    return r
+
+
+def correction_by_two_names() -> Recurrence:
+    """A square state whose pieces call the axis of what is written by two names."""
+    r = Recurrence("correction_by_two_names")
+    d = r.dims("d")
+    q, k, x = r.inputs("q k x", d)
+    c = r.inputs("c")
+    al = r.decay("al", d)
+    S = r.state("S", d, d)
+    u = normalize(q)
+    r.update(S, (S.prev + x * (k - sigmoid(c) * ((S.prev + normalize(k) * u.T).T * u)).T / 4) * diag(al))
+    r.output("o", q.T * (S.next * q))
+    return r
+
+
 SPECS = (
     alike_exponentials,
     negative_eigenvalues,
@@ -358,6 +385,8 @@ OF_KERNELS = (
     read_by_another_sweep,
     beside_what_is_not_read,
     strength_beside_two_decays,
+    written_before_the_decay,
+    correction_by_two_names,
 )  # which gates of kernels refused
 
 

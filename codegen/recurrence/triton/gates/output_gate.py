@@ -97,7 +97,8 @@ class Blocks(Memory):
         kind, name, order = x.attrs
         meant = {"prologue": self.origins, "write": self.written_of_reads}.get(kind, {})
         if (kind, name) not in self.values and name in meant:
-            node, own = meant[name], tuple(a for a in order if a not in STEPS)
+            (node, axes), given = meant[name], tuple(a for a in order if a not in STEPS)
+            own = axes if {*axes} != {*given} else given  # another piece may call them otherwise
             env: Env = {}
             for y in (y for y in walk(node) if y.op == "leaf"):
                 values = self.value(y)
@@ -108,15 +109,21 @@ class Blocks(Memory):
         return super().value(x)
 
     @cached_property
-    def written_of_reads(self) -> dict[str, Node]:
-        """By its name, what is written that depends on reads: numbers of each step, which the kernel is given."""
+    def written_of_reads(self) -> dict[str, tuple[Node, tuple[str, ...]]]:
+        """By its name, what is written that depends on reads, and its axes as a piece calls them: numbers of each step, which the
+        kernel is given."""
         writes = [(p.opened.rename, w) for p in self.k.pieces for s in p.group for w in s.writes]
-        return {w.leaf.attrs[1]: rename(w.right, names) for names, w in writes if w.leaf is not None}
+        return {
+            w.leaf.attrs[1]: (rename(w.right, names), tuple(names.get(a, a) for a in w.leaf.axes if a not in STEPS))
+            for names, w in writes
+            if w.leaf is not None
+        }
 
     @cached_property
-    def origins(self) -> dict[str, Node]:
-        """By the name of what is made in the prologue."""
-        return {o.streams[x].attrs[1]: y for o in (p.opened for p in self.k.pieces) for x, y in o.origins.items()}
+    def origins(self) -> dict[str, tuple[Node, tuple[str, ...]]]:
+        """By the name of what is made in the prologue, and its axes."""
+        made = [(o.streams[x], y) for o in (p.opened for p in self.k.pieces) for x, y in o.origins.items()]
+        return {x.attrs[1]: (y, tuple(a for a in x.axes if a not in STEPS)) for x, y in made}
 
     def passed(self, a: Argument) -> dict[str, Given]:
         x = a.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 
@@ -24,7 +25,19 @@ from .arguments import Role
 from .at_once import at_once
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
 from .places import OF_CHUNK, chunk_place, loaded_state, step_place, tile_place
-from .read_order import SUM, Asked, CheckpointReads, asked_for, in_order, in_registers, is_read, one_by_one, step_node
+from .read_order import (
+    SUM,
+    WHOLE,
+    Asked,
+    CheckpointReads,
+    asked_for,
+    in_order,
+    in_registers,
+    is_read,
+    late_node,
+    one_by_one,
+    step_node,
+)
 from .stores import cited, cited_root, made_name, store_of
 from .tile_lowering import Tiles
 from .tile_names import Scope
@@ -65,7 +78,7 @@ def output_kernel(
     tiles.by_range, tiles.products_made = [], {}
     tiles.split = by_channel(*(n for x in sweeps_read for n in x.opened.prologue.intra.values()))
     tiles.apart = {} if any(spans[n][0].decay_axes for n in whole) else None
-    late = {f"{n}.late" for n in whole}
+    late = {f"{n}.late": spans[n][0] for n in whole}
     sums: dict[str, list[Code]] = {}  # by state: what its state-adjoint product is the sum of
     of: dict[str, Opened] = {}  # by state: the piece that calls its axes as they are called there
     for sweep in sweeps_read:  # first, so that states are in registers no longer than it takes to hand them to products
@@ -144,12 +157,18 @@ def _output(x: Node, sweep: CheckpointReads, tiles: Tiles, name_of: NameOf) -> N
 
 
 def _store_all(
-    x: CheckpointReads, tiles: Tiles, tiled: str | None, inside: set[Node], late: set[str], name_of: NameOf
+    x: CheckpointReads,
+    tiles: Tiles,
+    tiled: str | None,
+    inside: set[Node],
+    late: Mapping[str, StateForm],
+    name_of: NameOf,
 ) -> None:
     """The stores of a sweep, `late` ones without each step's own write."""
     for store in x.stores:
-        node = step_node(store.node, x.opened)
-        _store(store, x.opened, _apart(node, tiles) if store.root in late else node, tiles, tiled, inside, name_of)
+        state, o = late.get(store.root), x.opened
+        node = step_node(store.node, o) if state is None else _apart(late_node(store.node, state, o), tiles)
+        _store(store, o, node, tiles, tiled, inside, name_of)
 
 
 def _store(
@@ -165,7 +184,7 @@ def _store(
         tiles.body.append(store_of(store, tiles, tiled, o, name_of, None if node is step_node(store.node, o) else v))
 
 
-def _added(a: Asked, own: set[str], tiles: Tiles, late: set[str], name_of: NameOf) -> Node | None:
+def _added(a: Asked, own: set[str], tiles: Tiles, late: Mapping[str, StateForm], name_of: NameOf) -> Node | None:
     """Add to a sum the terms that are made by now. The sum, if it is complete with these. A read that isn't of the kernel's `own`
     is loaded, and waited for by none."""
 
@@ -276,9 +295,11 @@ def decays_of(stage: Unroll, *more: Node) -> list[Node]:
 
 
 def _apart(x: Node, tiles: Tiles) -> Node:
-    """x with reads without each step's own write, where a kernel has these."""
-    found = {y: leaf("apart", *y.attrs[1:]) for y in walk(x) if y.op == "leaf" and y.attrs[0] == "read"}
-    return node_replace(x, {y: z for y, z in found.items() if z in tiles.memo})
+    """x with reads without each step's own write, where a kernel has these, but for reads that are `WHOLE`."""
+    leaves = [y for y in walk(x) if y.op == "leaf"]
+    found = {y: leaf("apart", *y.attrs[1:]) for y in leaves if y.attrs[0] == "read"}
+    found = {y: z for y, z in found.items() if z in tiles.memo}
+    return node_replace(x, found | {y: leaf("read", *y.attrs[1:]) for y in leaves if y.attrs[0] == WHOLE})
 
 
 def _next_tiles(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) -> Tiles:

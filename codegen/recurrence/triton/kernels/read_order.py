@@ -7,7 +7,7 @@ adds each read at once to the sums that it is a term of, and stores what has all
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ....ir.expr import ROW, Node, add, factors_of, leaf, mul, rename, split_constant, terms_of, walk
@@ -19,6 +19,7 @@ from ..plan_passes.value_placement import Store
 from .places import same_size
 
 SUM = "sum so far"  # leaves that stand for what a kernel has added up
+WHOLE = "whole read"  # leaves that stand for a read with each step's own write, in a sum of reads without
 
 # Reads that a kernel has registers for beside the sums that they go to.
 AT_ONCE = 2
@@ -91,7 +92,30 @@ class Asked:
 
 def is_read(x: Node) -> bool:
     """Is it a read, with each step's own write or without, or a sum of these?"""
-    return x.op == "leaf" and x.attrs[0] in ("read", "apart", SUM)
+    return x.op == "leaf" and x.attrs[0] in ("read", WHOLE, "apart", SUM)
+
+
+def late_node(x: Node, state: StateForm, o: Opened) -> Node:
+    """Terms of a state-adjoint product over channels, as the kernel calls their axes. What is written before the decay has one
+    between it and all that reads it, its own step's reads too: of such a term no pair is left out."""
+    writes = [w.left if state.decay_axes == (state.row,) else w.value for w in state.writes if not w.late]
+    decayed = [_of_channels(mul(*state.decays, w), state, o) for w in writes]
+
+    def marked(y: Node) -> Node:
+        if y.op == "add":
+            return add(*map(marked, terms_of(y)))
+        if any(z <= {*factors_of(split_constant(y)[1])} for z in decayed):
+            return node_replace(
+                y, {z: leaf(WHOLE, *z.attrs[1:]) for z in walk(y) if z.op == "leaf" and z.attrs[0] == "read"}
+            )
+        return y
+
+    return marked(step_node(x, o))
+
+
+def _of_channels(x: Node, state: StateForm, o: Opened) -> set[Node]:
+    """The factors that have the axis of a state's decay."""
+    return {step_node(f, o) for f in factors_of(split_constant(x)[1]) if {*state.decay_axes} & {*f.axes}}
 
 
 def step_node(x: Node, o: Opened) -> Node:
@@ -105,14 +129,16 @@ def in_registers(x: Node, o: Opened) -> Node:
     return leaf(kind, what, (ROW, *(next(t for t in o.tile if same_size(a, t)) for a in x.axes)))
 
 
-def asked_for(sweeps: list[CheckpointReads], inside: set[Node], late: set[str]) -> list[Asked]:
+def asked_for(sweeps: list[CheckpointReads], inside: set[Node], late: Mapping[str, StateForm]) -> list[Asked]:
     """The stores of all sweeps, the terms that one leaves to another in this among its own; decays' gradients, which take from
-    what the others add up, come last."""
+    what the others add up, come last. `late`: the states of these, by what is stored."""
     parts: dict[Node, Node] = {}
     found = []
     for x in sweeps:
         for s in x.stores:
-            node = node_replace(step_node(s.node, x.opened), parts)
+            state, o = late.get(s.root), x.opened
+            own = step_node(s.node, o) if state is None else late_node(s.node, state, o)
+            node = node_replace(own, parts)
             if s.kind == "part" and s.leaf in inside:
                 parts[in_registers(s.leaf, x.opened)] = node
             else:
@@ -126,7 +152,7 @@ def one_by_one(sweeps: list[CheckpointReads]) -> bool:
 
 
 def in_order(
-    sweeps: list[CheckpointReads], asked: list[Asked], late: set[str]
+    sweeps: list[CheckpointReads], asked: list[Asked], late: Mapping[str, StateForm]
 ) -> list[tuple[CheckpointReads, list[Node]]]:
     """The reads in the order in which they are made: first those that are added to others, the cheapest of them first, so that
     the sum is in registers while few are needed; each alone, or all of a sweep where there are few."""
