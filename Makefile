@@ -47,6 +47,7 @@ test-wheels: setup  ## the wheel in fresh environments of other Pythons, with a 
 test-transformers: setup  ## transformers' own tests of the models that enable() runs: SRC=checkout of the installed version (ARGS=..)
 	@test -d "$(SRC)/tests/models" || { echo "SRC must be a checkout of transformers $$($(BIN)/python -c 'import transformers; print(transformers.__version__)'): make test-transformers SRC=.."; exit 2; }
 	@names=$$($(BIN)/python -c 'from chunkform.integrations.transformers import models; print(*(f"tests/models/{n}" for n in models()))'); \
+	 $(BIN)/python -c 'import httpx, parameterized' 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check httpx parameterized; \
 	 python=$$PWD/$(BIN)/python; cd $(SRC) && $$python -m pytest -q -p chunkform.integrations.transformers.testing $$(ls -d $$names 2> /dev/null) $(ARGS)
 
 # Runs in PYTHON's own environment, installing nothing: GPU machines often have their torch and no network.

@@ -257,6 +257,11 @@ def whole(
     final: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The op over whole sequences, with states in the engine's layout."""
+    v = given["v"]
+    if cu_seqlens is not None and cu_seqlens.shape[0] == 1 and v.shape[1] == 0:  # of which the op takes one at least
+        widths = (v.shape[3], given["k"].shape[3])
+        none = v.new_zeros(0, v.shape[2], *(widths if v_first else widths[::-1]), dtype=torch.float32)
+        return torch.zeros_like(v), none if final else None
     first = None if state is None else (state.mT if v_first else state)
     op = public_of(name)
     keys = {a.name: a.key for a in op_of(name).signature.tensors}

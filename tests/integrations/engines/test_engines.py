@@ -277,6 +277,23 @@ def test_sequences_without_tokens_leave_the_pool_as_it_is():
     assert torch.equal(pool, blocks(True)) and not buffer.any()
 
 
+@kinds
+def test_a_batch_without_sequences_is_empty(kda):
+    none, rows, given = torch.tensor([0], dtype=torch.int32), torch.zeros(0, dtype=torch.int32), tokens(1, 0, kda=kda)
+    pool = blocks(True)
+    o, _ = function_of(kda)(**given, initial_state=pool, cu_seqlens=none, ssm_state_indices=rows)
+    prefill = vllm.chunk_kda if kda else vllm.chunk_gated_delta_rule
+    for first in (None, pool[:0]):
+        whole, last = prefill(**given, initial_state=first, output_final_state=True, cu_seqlens=none)
+        assert whole.shape == o.shape == (1, 0, HV, V) and last.shape == (0, HV, V, K)
+    slots = {"initial_state": pool, "initial_state_indices": rows, "cu_seqlens": none}
+    if kda:
+        o, between = sglang.chunk_kda(**given, **slots, output_intermediate_states=True)
+    else:
+        o, _, between = sglang.chunk_gated_delta_rule(**given, **slots)
+    assert o.shape == (1, 0, HV, V) and between.tensor().numel() == 0 and torch.equal(pool, blocks(True))
+
+
 def test_in_debug_mode_a_row_that_is_written_stands_once():
     given, twice = tokens(2, 1), torch.tensor([3, 3])
     with chunkform.debug(), pytest.raises(ArgumentError, match="has the row 3 twice, at 0 and at 1"):
