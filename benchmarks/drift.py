@@ -22,6 +22,7 @@ from torch import Tensor
 
 from chunkform.runtime.op.small_states import small
 from chunkform.spec.language import Recurrence, catalogue
+from chunkform.spec.language.load import published
 
 from . import places
 
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--float32", action="store_true", help="only float32, the default of a state")
     parser.add_argument("--out", type=places.file, default=Path("results/cpu/drift.json"))
     given = parser.parse_args()
-    names = given.only or [r.name for r in catalogue() if isinstance(r, Recurrence)]
+    names = given.only or [r.name for r in (*catalogue(), *published()) if isinstance(r, Recurrence)]
     formats, found = FLOAT32 if given.float32 else FORMATS, {}
     for name in names:
         found[name] = measure(name, given.steps, formats)

@@ -84,22 +84,33 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "BailingHybridForCausalLM",
         SMALL | TWO | LATENT | {"num_local_experts": 3, "head_dim": 8, "num_mtp_layers": 0},
     ),
-    "glm5_next": (
-        "Glm5NextTextConfig",
-        "Glm5NextTextModel",
-        SMALL
-        | TWO
-        | LATENT
-        | {
-            "n_routed_experts": 3,
-            "qk_rope_head_dim": 0,
-            "linear_head_dim": 8,
-            "linear_num_heads": 4,
-            "hc_mult": 2,
-            "index_topk": 256,
-            "index_n_heads": 2,
-            "index_head_dim": 16,
-            "index_kpool": 4,
+    "glm5_next": (  # generates text alone, too
+        "Glm5NextConfig",
+        "Glm5NextForConditionalGeneration",
+        {
+            "text_config": SMALL
+            | TWO
+            | LATENT
+            | {
+                "n_routed_experts": 3,
+                "qk_rope_head_dim": 0,
+                "linear_head_dim": 8,
+                "linear_num_heads": 4,
+                "hc_mult": 2,
+                "index_topk": 256,
+                "index_n_heads": 2,
+                "index_head_dim": 16,
+                "index_kpool": 4,
+            },
+            "vision_config": {
+                "depth": 1,
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "num_heads": 2,
+                "out_hidden_size": 32,
+                "image_size": 28,
+                "patch_size": 14,
+            },
         },
     ),
     "minimax": (
@@ -203,12 +214,8 @@ def tokens(batch: int, length: int, seed: int = 1) -> torch.Tensor:
 def trained(model: Any, ids: torch.Tensor, **more: Any) -> dict[str, torch.Tensor]:
     """Logits, the loss and every parameter's gradient."""
     model.zero_grad(set_to_none=True)
-    if not hasattr(model, "generate"):  # a model of text without a head
-        out = model(input_ids=ids, use_cache=False, **more).last_hidden_state
-        loss = (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum()
-    else:
-        found = model(input_ids=ids, labels=ids, use_cache=False, **more)
-        out, loss = found.logits, found.loss
+    found = model(input_ids=ids, labels=ids, use_cache=False, **more)
+    out, loss = found.logits, found.loss
     loss.backward()
     gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     return {"logits": out.detach(), "loss": loss.detach()} | gradients
@@ -230,8 +237,6 @@ def of_rounding(model: Any, ids: torch.Tensor, before: dict[str, torch.Tensor], 
 
 
 def greedy(model: Any, ids: torch.Tensor, count: int, **more: Any) -> torch.Tensor:
-    if not hasattr(model, "generate"):
-        return ids
     with torch.no_grad():
         return model.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, **more)
 

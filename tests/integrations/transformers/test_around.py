@@ -11,7 +11,7 @@ EVERYWHERE = {"convolved", "convolution_gradients", "step", "unit"}
 MAPS = {
     "qwen3_5": EVERYWHERE | {"gated_rms_norm"},
     "bamba": {"convolved", "convolution_gradients", "step", "gate_first_rms_norm"},
-    "glm5_next": EVERYWHERE - {"step"} | {"sigmoid_gated_rms_norm", "bounded_decay"},
+    "glm5_next": EVERYWHERE | {"sigmoid_gated_rms_norm", "bounded_decay"},
     "kimi_linear": EVERYWHERE | {"sigmoid_gated_rms_norm", "softplus_decay"},
 }
 
