@@ -1,4 +1,4 @@
-"""How outputs drift where a state is kept in few bits: 32,768 decoding steps against float64, for the catalogue.
+"""How outputs drift where a state is kept in few bits: 32,768 decoding steps against float64, for the catalogue, both shelves.
 
     python -m benchmarks.drift [--steps 32768] [--only NAME] [--out results/cpu/drift.json]
     python -m benchmarks.drift --float32 --out results/cpu/drift_float32.json
@@ -92,6 +92,11 @@ def measure(name: str, steps: int, formats: list[str] = FORMATS) -> dict[str, di
     }
 
 
+def recurrences() -> list[str]:
+    """Those of the catalogue, the published ones last."""
+    return [r.name for r in (*catalogue(), *published()) if isinstance(r, Recurrence)]
+
+
 def told(error: float) -> str:
     return "explodes" if math.isnan(error) else f"{error:.0e}"
 
@@ -124,7 +129,7 @@ def main() -> None:
     parser.add_argument("--float32", action="store_true", help="only float32, the default of a state")
     parser.add_argument("--out", type=places.file, default=Path("results/cpu/drift.json"))
     given = parser.parse_args()
-    names = given.only or [r.name for r in (*catalogue(), *published()) if isinstance(r, Recurrence)]
+    names = given.only or recurrences()
     formats, found = FLOAT32 if given.float32 else FORMATS, {}
     for name in names:
         found[name] = measure(name, given.steps, formats)

@@ -554,6 +554,12 @@ def test_fla_is_timed_in_serving_only_where_it_agrees(factor: float, monkeypatch
         serving_peers.check("lightning_attention", lightning_attention, many)
 
 
+@pytest.mark.parametrize("file", ["drift.json", "drift_float32.json"])
+def test_the_tables_of_drift_have_every_recurrence(file: str) -> None:
+    measured = json.loads((Path(__file__).parents[1] / "results/cpu" / file).read_text())["errors"]
+    assert list(measured) == drift.recurrences()
+
+
 WRITING = (around, compile_time, decode, drift, first_calls, host, kernels, serving, transformers_models)
 
 
