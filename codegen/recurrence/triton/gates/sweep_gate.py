@@ -206,7 +206,7 @@ class Swept(Memory):
             "PRODUCTS": not self.packed,
             "READ": 0,
             "TAIL": 0,
-            "INTERVAL": self.block,
+            "BLOCK": self.block,
             "ROWS": ROWS,
         }
         words |= more
