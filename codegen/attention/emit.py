@@ -199,7 +199,7 @@ def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, C
     s, r = c.split, printed.results
     out: list[tuple[str, Code]] = []
     for name, blocks in s.scores.items():
-        n = s.number_of(name)
+        n = name.removeprefix("score")
         own = [len(part.axes) for part in blocks]
         for side in ("query", "key"):
             parts = [r[f"{side}{n}_{m}"] for m in range(1, len(blocks) + 1)]
@@ -246,7 +246,7 @@ def kept_features(c: CompiledAttention) -> dict[Node, str]:
         for side in ("query", "key"):
             node = getattr(blocks[0], side)
             if len(blocks) == 1 and len(blocks[0].axes) == 1 and is_product(node):
-                found[node] = f"{side}{c.split.number_of(name)}"
+                found[node] = f"{side}{name.removeprefix('score')}"
     return found
 
 
@@ -254,7 +254,7 @@ def joined_cotangents(c: CompiledAttention) -> dict[str, Code]:
     """Where the cotangents of features are to be found that are parts of others."""
     s, found = c.split, dict[str, Code]()
     for name, blocks in s.scores.items():
-        n = s.number_of(name)
+        n = name.removeprefix("score")
         for side in ("query", "key"):
             for m in range(len(blocks)):
                 found[f"{side}{n}_{m + 1}"] = _parted(f"{side}{n}", [part.axes for part in blocks], m)

@@ -41,7 +41,7 @@ def feature_map(s: Split) -> Map:
     axes: dict[str, tuple[str, ...]] = {}
     i = s.lowered.query
     for name, blocks in s.scores.items():
-        n = s.number_of(name)
+        n = name.removeprefix("score")
         for m, part in enumerate(blocks, 1):
             results[f"query{n}_{m}"], axes[f"query{n}_{m}"] = part.query, (i, *part.axes)
             results[f"key{n}_{m}"], axes[f"key{n}_{m}"] = part.key, (KEY, *part.axes)

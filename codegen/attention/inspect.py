@@ -51,7 +51,7 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
         return torch.empty((batch, count, heads, min(width * n, 256)), dtype=kind, device="meta").transpose(1, 2)
 
     for name, blocks in s.scores.items():
-        n = s.number_of(name)
+        n = name.removeprefix("score")
         features |= {f"query{n}": wide(len(blocks)), f"key{n}": wide(len(blocks))}
     features["value"] = wide(len(s.values))
     rows = torch.empty((batch, heads, count), device="meta")

@@ -122,7 +122,7 @@ def pairs_of(
 ) -> Pairs:
     after = product_of_averages(s, outputs)
     return Pairs(
-        tuple(Score(s.number_of(n)) for n in s.scores),
+        tuple(Score(n.removeprefix("score")) for n in s.scores),
         tuple(s.columns),
         tuple(s.rows),
         tuple(s.scalars),

@@ -88,10 +88,6 @@ class Split:
     def pair(self) -> tuple[str, str]:
         return self.lowered.query, KEY
 
-    def number_of(self, score: str) -> str:
-        """A score's number, from 1, by which its features are called as well."""
-        return str(1 + list(self.scores).index(score))
-
 
 def split(p: Lowered) -> Split:
     """Split an attention's energy and what it averages."""

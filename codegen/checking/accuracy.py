@@ -110,16 +110,11 @@ def judge(
     return max(rows, key=lambda r: r.badness, default=Judged(0, 0.0, bound))
 
 
-def finals(program: StepProgram) -> set[str]:
-    """What the last states are called."""
-    return {f"final {s.name}" for s in program.states}
-
-
 def head_axis(program: StepProgram, quantity: str) -> int:
     """The axis of the heads in a quantity of a recurrence's or a program's op: an output, `final S`, `dq`, `d initial S`."""
     if quantity in program.outputs:
         return 2
-    if quantity in finals(program) or quantity in {f"d initial {s.name}" for s in program.states}:
+    if quantity.startswith(("final ", "d initial ")):
         return 1
     names = {f"d{'log_' if v.is_decay else ''}{v.name}": v for v in program.variables}
     names |= {f"d{v.name}": v for v in program.variables if f"d{v.name}" not in names}  # as the oracle has them

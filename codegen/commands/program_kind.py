@@ -44,17 +44,8 @@ def declared_hash(p: Program) -> None:
     """None: what a program says is known once its equations are parted among ops, each of which is compiled."""
 
 
-def check_one(
-    p: Program,
-    c: CompiledProgram,
-    op: Op,
-    seeds: int,
-    steps: int,
-    width: int,
-    device: str,
-    of_solves: bool = False,
-) -> list[Checked]:
-    """The largest errors of a program's op, the residuals of its solves, and what its iterations need; or `of_solves` alone."""
+def check_one(p: Program, c: CompiledProgram, op: Op, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    """The largest errors of a program's op, the residuals of its solves, and what its iterations need."""
     from ..programs.check import check_program
     from ..recurrence.samples import Case
 
@@ -63,7 +54,7 @@ def check_one(
         worst: dict[str, Checked] = {}
         for seed in range(seeds):
             case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
-            for r in (r for r in check_program(c, op, case) if r.solve or not of_solves):
+            for r in check_program(c, op, case):
                 kind = str(dtype).removeprefix("torch.")
                 made = Checked(p.name, r.quantity, kind, device, r.error, r.bound, r.allowed, r.ok)
                 if r.quantity not in worst or made.badness > worst[r.quantity].badness:
@@ -80,7 +71,8 @@ def subject(p: Program, c: CompiledProgram, op: Op, device: str) -> ProgramSubje
 
 def conditions_of(p: Program, c: CompiledProgram, op: Op, device: str) -> list[Checked]:
     """The residuals of a program's solves, and what its iterations need."""
-    return check_one(p, c, op, 1, 40, 32, device, of_solves=True)
+    rows = check_one(p, c, op, 1, 40, 32, device)
+    return [r for r in rows if r.quantity.startswith(("residual of ", "|1 - step"))]
 
 
 def inspect_one(c: CompiledProgram, arch: str, dtypes: Iterable[str], widths: Iterable[int]) -> Iterator[InspectRow]:

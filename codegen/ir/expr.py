@@ -26,13 +26,6 @@ UNIT = Fraction(1)
 BY_KEY = attrgetter("key")
 ROW, COL = "%i", "%j"  # the steps of a chunk, as rows and as columns
 INNER = "%ik"  # and once more; sorts between the two, so that renamed matrices keep rows before columns
-STEP_AXES = (ROW, INNER, COL)
-DECAYS_BETWEEN = frozenset(
-    f"decay_{x}" for x in ("mask", "in", "out", "all")
-)  # operations: decays between steps of a chunk
-TRANSITIONS = frozenset(
-    f"transition_{x}" for x in ("mask", "in", "out", "all", "products")
-)  # ... of states into each other
 
 # What stands in keys for operations and kinds of leaves. Keys order terms, and so the statements of kernels, by which registers
 # spill or don't: where a word changes, its key stays, and with it all kernels as they were verified and measured.

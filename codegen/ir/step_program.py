@@ -10,7 +10,6 @@ from .expr import Node, canonical_axis, leaf
 
 PER_HEAD = ("parameter", "decay parameter")  # kinds of one value a head
 DECAYS = ("decay", "decay parameter")  # kinds whose values are given by their logarithms
-LOG_KINDS = {f"log {x}": x for x in (*PER_HEAD, *DECAYS)}  # kinds of logarithms, and those that they are of
 LOG_PER_HEAD = tuple(f"log {x}" for x in PER_HEAD)
 Domain = tuple[Fraction | None, Fraction | None]  # values lie between; None where there is no bound
 

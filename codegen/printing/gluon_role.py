@@ -316,8 +316,8 @@ class RoleFunction:
 
     def layout(self, x: Layout) -> str:
         if x not in self.layouts:
-            stem = _stem_of(x)
-            self.layouts[x] = f"{stem}{sum(_stem_of(y) == stem for y in self.layouts) + 1}"
+            stem = "tile" if isinstance(x, Accumulator) else "blocks" if isinstance(x, Blocks) else "left"
+            self.layouts[x] = f"{stem}{sum(n.startswith(stem) for n in self.layouts.values()) + 1}"
         return self.layouts[x]
 
     def sliced(self, of: str, axis: int, last: int = 1) -> str:
@@ -544,8 +544,3 @@ class RoleFunction:
     def number(self, x: Code) -> Code:
         """An expression over numbers of each step, or of a chunk."""
         return self.vector(x, self.steps())
-
-
-def _stem_of(x: Layout) -> str:
-    """What a layout is called, but for its number."""
-    return "tile" if isinstance(x, Accumulator) else "blocks" if isinstance(x, Blocks) else "left"

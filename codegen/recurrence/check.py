@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chunkform.errors import SpecError
 
-from ..checking.accuracy import Judged, finals, head_axis, judge, relative_error
+from ..checking.accuracy import Judged, head_axis, judge, relative_error
 from ..ir.expr import Node, walk
 from ..ir.step_program import StepProgram
 from .chunkwise.compiled import Compiled
@@ -39,8 +39,6 @@ class Row:
     bound: float
     rounding: float | None = None  # what rounding makes of the definition; taken where `bound` isn't met
     head: int = 0
-    solve: str = ""  # of which solve it is the residual, or what its iterations need
-    required: bool = False  # must it hold for results to be any?
 
     @property
     def judged(self) -> Judged:
@@ -136,7 +134,7 @@ def judge_all(
 ) -> dict[str, Judged]:
     """The worst head of each quantity. Where one misses the bound of the case's dtype, or its own of `bounds`, it is judged by
     what rounding makes of the definition: of its arguments, and of a run in float32. No gradient counts as zeros."""
-    bound, gradients = BOUND[case.dtype], any(n not in (*c.step.outputs, *finals(c.step)) for n in computed)
+    bound, gradients = BOUND[case.dtype], any(n.startswith("d") and n not in c.step.outputs for n in computed)
 
     @functools.cache
     def others() -> list[dict[str, Tensor]]:

@@ -20,7 +20,7 @@ from chunkform.errors import SpecError
 from chunkform.spec.language import Declaration, Recurrence
 from chunkform.spec.language.recurrence import Variable
 
-from ..checking.accuracy import Judged, finals
+from ..checking.accuracy import Judged
 from ..checking.checked import Op
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
@@ -196,13 +196,16 @@ class StepSubject(Generic[D, C]):
         largest = EXPLODED
         if case.dtype == torch.float16:
             largest = KERNELS_HALF if self._on_triton(row) else HALF
-        gradients, last = row["gradients"] != "none", finals(self.compiled.step)
+        gradients = row["gradients"] != "none"
         found: dict[str, Judged] = {}
         for held, s, exact in samples(self.compiled, case, largest, self._drawn(row), self.oracle, gradients):
             computed = self.computed(row, held, s)
-            bounds = {n: BOUND[torch.bfloat16] for n in computed if n in last and self._kept_narrow(row)}
+            bounds = {
+                n: BOUND[torch.bfloat16] for n in computed if n.startswith("final ") and "bfl" in row["final state"]
+            }
             if self._on_tensor_cores(row) and held.dtype == torch.bfloat16:
-                bounds |= {f"d{v.name}": DECAYS_BOUND for v in self.declared.variables if v.kind in LOGARITHMS}
+                decays = {v.name for v in self.declared.variables if v.kind in LOGARITHMS}
+                bounds |= {n: DECAYS_BOUND for n in computed if n.startswith("d") and n[1:] in decays}
             missing = [n for n in exact if n not in computed]
             exact = {n: x for n, x in exact.items() if n not in missing}
             low = {"low": held.dtype} if self._on_tensor_cores(row) and self.oracle is oracle else {}
@@ -213,8 +216,8 @@ class StepSubject(Generic[D, C]):
             if held.steps <= 1 or not any(j.overflows for j in found.values()):
                 break
         if found:
-            kept = " in bfloat16" if self._kept_narrow(row) else ""
-            return {self.shown(n) + kept * (n in last): j for n, j in found.items()}
+            kept = " in bfloat16" if row["final state"] == "in bfloat16" else ""
+            return {self.shown(n) + kept * n.startswith("final "): j for n, j in found.items()}
         raise SpecError(f"{self.name} can't be checked: it has no finite values for random arguments", self.spec.where)
 
     def case(self, row: Row) -> Case:
@@ -345,15 +348,12 @@ class StepSubject(Generic[D, C]):
 
     def _check_dtypes(self, found: Mapping[str, Tensor | None], row: Row, dtype: torch.dtype) -> None:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        kept, last = torch.bfloat16 if self._kept_narrow(row) else wide, finals(self.compiled.step)
+        kept = torch.bfloat16 if row["final state"] == "in bfloat16" else wide
         leading = self.compiled.step.leading.kind == "input"
         for n, x in found.items():
-            expected = kept if n in last else dtype if leading else wide
+            expected = kept if n.startswith("final ") else dtype if leading else wide
             if x is not None and x.dtype != expected:
                 raise ValueError(f"{n} is {x.dtype}, and should be {expected}")
-
-    def _kept_narrow(self, row: Row) -> bool:
-        return row["final state"] == "in bfloat16"
 
     def _rounds_once(self, row: Row) -> bool:
         """Is all of it computed in float64, and each result rounded once?"""

@@ -25,7 +25,6 @@ from ...ir.expr import (
     COL,
     ONE,
     ROW,
-    TRANSITIONS,
     ZERO,
     Node,
     add,
@@ -110,7 +109,7 @@ def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, in
 def is_transition(x: Node) -> bool:
     """Is x a transition between states, or a sum of such, with numbers before them?"""
     terms = [split_constant(t)[1] for t in x.args] if x.op == "add" else [x]
-    return all(t.op in TRANSITIONS for t in terms)
+    return all(t.op.startswith("transition_") for t in terms)
 
 
 @functools.lru_cache(maxsize=2**14)
@@ -165,7 +164,7 @@ def _factor_of(x: Node, w: Node) -> Node:
 @functools.lru_cache(maxsize=2**12)
 def _kinds(w: Node) -> frozenset[tuple[Any, ...]]:
     """What transitions a sum of such is made of, but for the states that these lead from and to."""
-    return frozenset((y.op, y.attrs[4:], y.args) for y in walk(w) if y.op in TRANSITIONS)
+    return frozenset((y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("transition_"))
 
 
 def gathered(x: Node) -> Node:

@@ -38,7 +38,7 @@ from ...ir.launch_ir import (
 )
 from ...ir.notation import plain
 from ...ir.python_code import EMPTY, Fixed, beside, dictionary
-from ...ir.step_program import DECAYS, LOG_KINDS, LOG_PER_HEAD, PER_HEAD, StateVar
+from ...ir.step_program import DECAYS, LOG_PER_HEAD, PER_HEAD, StateVar
 from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ...printing.walk import summed
@@ -181,8 +181,8 @@ class PassText:
         if kind == "constant":
             text = self.leaves.get(kind, name, f"{name}_" if name in _PYTHON else name)
             return self.load(text, lambda: call("torch.tensor", Item(Name("constants"), Literal(name)), **LIKE))
-        if kind in ("input", "decay", "parameter", "decay parameter", *LOG_KINDS):
-            text = f"log_{name}" if kind in LOG_KINDS else name
+        if kind in ("input", "decay", "log decay", "log decay parameter", "parameter", "decay parameter"):
+            text = f"log_{name}" if kind.startswith("log ") else name
             text = self.leaves.get(kind, name, f"{text}_" if text in _PYTHON else text)
             return self.load(text, lambda: self._given(x))
         if kind == "cotangent":

@@ -8,7 +8,7 @@ depend on what an earlier one reads, the earlier one is swept in between.
 from __future__ import annotations
 
 from ...ir.code import Attribute, Code, Item, Items, Literal, Name, call
-from ...ir.expr import COL, ROW, TRANSITIONS, Node, dim_of, expand, leaf, walk
+from ...ir.expr import COL, ROW, Node, dim_of, expand, leaf, walk
 from ...ir.launch_ir import Function, Note, Return, Statement, assign, assign_groups, ref
 from ...ir.python_code import Fixed, dictionary
 from ...ir.words import Definitions
@@ -148,7 +148,7 @@ class _States(PassText):
 def _pairs_steps(m: SegmentMap) -> bool:
     """Has the map quantities for each pair of a chunk's steps? Else a chunk may be as long as memory allows."""
     nodes = [*m.affine.linear.values(), *m.affine.local.values(), *m.definitions.values()]
-    return any(x.op in TRANSITIONS or {ROW, COL} <= set(x.axes) for x in walk(*nodes))
+    return any(x.op.startswith("transition_") or {ROW, COL} <= set(x.axes) for x in walk(*nodes))
 
 
 class SegmentMapText:

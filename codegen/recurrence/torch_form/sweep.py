@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Slice, call
-from ...ir.expr import ONE, ROW, TRANSITIONS, Node, expand, leaf, leaves, walk
+from ...ir.expr import ONE, ROW, Node, expand, leaf, leaves, walk
 from ...ir.launch_ir import Body, Do, For, Function, Return, Set, Statement, assign, reads, takes
 from ...ir.python_code import Fixed, Part, a_list, leaf_code
-from ...ir.step_program import LOG_KINDS
 from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function
 from ...printing.dialects import along_axes
@@ -66,7 +65,7 @@ STEMS = {
 
 def stem_of(x: Node) -> str:
     """What a value is called, but for a number."""
-    return "transition" if x.op in TRANSITIONS else STEMS.get(x.op, "t")
+    return "transition" if x.op.startswith("transition_") else STEMS.get(x.op, "t")
 
 
 Called = Callable[[Node], str]  # what a stream is called
@@ -77,7 +76,7 @@ def called(x: Node) -> str:
     if x.op != "leaf" or x.attrs[0] in ("read", "write", "state-adjoint product"):
         return "x"
     kind, name, _ = x.attrs
-    return f"log_{name}" if kind in LOG_KINDS else name
+    return f"log_{name}" if kind.startswith("log ") else name
 
 
 class Streams:
@@ -214,7 +213,7 @@ def operation_of_chunks(
     x: Node, printer: TorchText, streams: Streams, transitions: dict[tuple[Any, ...], str], body: list[Statement]
 ) -> Code:
     """One of the operations of chunk programs."""
-    if x.op in TRANSITIONS:
+    if x.op.startswith("transition_"):
         return transition(x, transitions, streams, body)
     if x.op == "inverse":
         channels = {} if len(x.axes) == 2 else {"channels": Literal(True)}
@@ -326,7 +325,7 @@ class _Dependence:
             if x.op == "leaf":
                 self.on_nothing[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
             else:
-                self.on_nothing[x] = x.op not in TRANSITIONS and all(self.bare(a) for a in x.args)
+                self.on_nothing[x] = not x.op.startswith("transition_") and all(self.bare(a) for a in x.args)
         return self.on_nothing[x]
 
     def definition(self, x: Node) -> Node:

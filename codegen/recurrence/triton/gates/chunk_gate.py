@@ -27,14 +27,14 @@ from ....exact.run_kernel import Argument as Given
 from ....exact.run_kernel import Called, Tensor, run
 from ....ir.code import Items, Literal, Name, Not
 from ....ir.evaluate import BEYOND, Env, aligned, evaluate
-from ....ir.expr import COL, DECAYS_BETWEEN, INNER, ROW, Node, dim_of, leaf, rebuild, rename, walk
+from ....ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
 from ....ir.kernel_ir import If, KernelFunction, Return, TileFunction, statements
 from ....ir.step_program import DECAYS, PER_HEAD
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, Piece
 from ..kernels.places import same_size
 from ..plan_passes.hoist import HALVES, Opened, Own
-from ..plan_passes.roles import STEPS, TRANSITION, at_row
+from ..plan_passes.roles import INNER, STEPS, TRANSITION, at_row
 from ..print.axis_names import block_name, dim_of_kept, size_name, tile_name
 from .kernel_gate import compare, laid_out, runtime_function, strided, tables
 
@@ -461,7 +461,7 @@ class Memory:
 @cache
 def by_sums(x: Node) -> Node:
     """A node whose decays between steps are those that their cumulative sums say, whatever the value is that these are of."""
-    if x.op in DECAYS_BETWEEN:
+    if x.op.startswith("decay_"):
         (d,) = x.args
         return rebuild(x, [leaf(SUMMED, *d.attrs[1:])])
     return rebuild(x, map(by_sums, x.args)) if x.args else x

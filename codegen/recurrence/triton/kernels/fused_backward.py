@@ -31,7 +31,6 @@ from ....ir.code import (
 )
 from ....ir.expr import (
     COL,
-    DECAYS_BETWEEN,
     ROW,
     Node,
     const,
@@ -386,7 +385,7 @@ def _is_shared(x: Node) -> bool:
 
 
 def _is_decay(x: Node) -> bool:
-    return any(y.op in DECAYS_BETWEEN for y in walk(x))
+    return any(y.op.startswith("decay_") for y in walk(x))
 
 
 def _is_free(nodes: Iterable[Node], t: FusedBackward, o: Opened) -> bool:

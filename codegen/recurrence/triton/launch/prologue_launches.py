@@ -10,7 +10,6 @@ from ....ir.code import Attribute, Literal, Starred
 from ....ir.expr import (
     COL,
     ROW,
-    STEP_AXES,
     Node,
     dim_of,
     factors_of,
@@ -261,7 +260,7 @@ class PrologueLaunches(PassValues):
                 room.append(Alloc(self.names(x), beside("B", "H", own.counts[slot], "T")))
         for x in dict.fromkeys(prologue):
             self.of_prologue[self.names(x)] = wanted
-            axes = [a for a in x.axes if a not in STEP_AXES]
+            axes = [a for a in x.axes if not a.startswith("%")]
             shape = beside("B", "H", "layout.chunks", "config.chunk", "config.chunk")
             if axes:
                 shape = beside("B", "H", "T", size(axes[0]))
@@ -287,7 +286,7 @@ class PrologueLaunches(PassValues):
         self._inputs(kernel, "block_")
         made: list[Statement] = []
         for x in some.of_prologue:
-            own = [a for a in x.axes if a not in STEP_AXES]
+            own = [a for a in x.axes if not a.startswith("%")]
             rest: list[str | Code] = ["T", size(own[0])] if own else ["blocks.chunks", self.block, self.block]
             dtype = "torch.float32" if self.fine is not None or x in precise else None
             made.append(Alloc(f"{self.names(x)}_blocks", beside("B", "H", *rest), dtype))
@@ -460,5 +459,5 @@ def _wide_leaves(node: Node, o: Opened) -> set[tuple[str, str]]:
     return {
         y.attrs[:2]
         for y in nodes
-        if y.op == "leaf" and y.attrs[0] in PER_STEP and any(a not in STEP_AXES for a in y.axes)
+        if y.op == "leaf" and y.attrs[0] in PER_STEP and any(not a.startswith("%") for a in y.axes)
     }

@@ -88,13 +88,13 @@ class StateAdjointLaunches(PrologueLaunches):
             raise CannotPrint("a sweep loads what is made of the gradient of a decay for each channel")
         stage, ahead = hoisted(stage, channels, streams)
         wanted = set().union(*(self.wants.paired(x.attrs[1]) for x in stage.outputs))
+        prologue = sum(x.name.startswith(f"{self.kind}_prologue_unroll") for x in self.kernels) + 1
         made_ahead = {**ahead.prologue.matrices, **ahead.prologue.scaled}
-        if made_ahead:
-            name = f"{self.kind}_prologue_unroll_{self.names.number_of('prologue unroll')}"
-            precise = frozenset(ahead.prologue.matrices)
-            self._launch_prologue_by_intervals(ahead, made_ahead, wanted, name, precise)
+        self._launch_prologue_by_intervals(
+            ahead, made_ahead, wanted, f"{self.kind}_prologue_unroll_{prologue}", frozenset(ahead.prologue.matrices)
+        )
         for part in [stage] if channels is not None else _parts_of(stage):
-            number = self.names.number_of("unroll")
+            number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
             kernel = unroll_kernel(f"{self.kind}_unroll_{number}", part, streams, self.names, ahead)
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)

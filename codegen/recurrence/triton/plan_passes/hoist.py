@@ -14,9 +14,7 @@ from typing import Any
 
 from ....ir.expr import (
     COL,
-    DECAYS_BETWEEN,
     ROW,
-    TRANSITIONS,
     Kept,
     Node,
     add,
@@ -557,7 +555,7 @@ def longer(x: Node, step: str) -> Node | None:
 
 def _replaced(x: Node, mapping: dict[Node, Node]) -> Node:
     """x with leaves replaced, but for those that decays between steps are made of."""
-    if x.op in DECAYS_BETWEEN | TRANSITIONS:
+    if x.op.startswith(("decay_", "transition_")):
         return x
     return mapping.get(x) or (rebuild(x, (_replaced(a, mapping) for a in x.args)) if x.args else x)
 

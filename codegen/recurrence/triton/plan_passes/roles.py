@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from ....ir.expr import (
+    COL,
     ROW,
-    STEP_AXES,
     Node,
     leaf,
     replace,
     walk,
 )
 
-STEPS = STEP_AXES
+INNER = "%ik"
+
+
+STEPS = (ROW, INNER, COL)
 
 
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "prologue", "scaled", "intra")

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from ....ir.expr import Kept, Node, identifier, plain_name
 from ....ir.letters import is_lettered, step_names
-from ....ir.step_program import LOG_KINDS
 from ...chunkwise.compiled import Compiled
 from .axis_names import axis_name, block_name, counter, size_name, tile_name
 from .reserved import RESERVED
@@ -54,15 +53,10 @@ class Names:
         """The number of the formula, at the file's head, of a read or a write, or of a state after a chunk."""
         return self.numbers.get((key[0], plain_name(key[1])))
 
-    def number_of(self, what: str) -> int:
-        """One more of what is numbered."""
-        self.counts[what] += 1
-        return self.counts[what]
-
     def __call__(self, x: Node) -> str:
         key: object = x.attrs[:2] if x.op == "leaf" else x
-        if x.op == "leaf" and x.attrs[0] in LOG_KINDS:
-            key = (LOG_KINDS[x.attrs[0]], x.attrs[1])
+        if x.op == "leaf" and x.attrs[0].startswith("log "):
+            key = (x.attrs[0].removeprefix("log "), x.attrs[1])
         if key not in self.known:
             self.known[key] = self._new(x)
             self.taken.add(plain_name(self.known[key]))
@@ -72,7 +66,8 @@ class Names:
         kind = x.attrs[0] if x.op == "leaf" else "decay_of"
         if kind in STEMS or x.op != "leaf":
             stem = STEMS.get(kind, "decay")
-            name = f"{stem}{self.number_of(stem)}"
+            self.counts[stem] += 1
+            name = f"{stem}{self.counts[stem]}"
         else:
             name = identifier(x.attrs[1])
             if (
