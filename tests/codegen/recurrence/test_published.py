@@ -12,6 +12,7 @@ import torch
 from shared.respelt import SPELLINGS
 
 import chunkform
+from chunkform.codegen.recurrence.backends import triton_section
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
@@ -147,3 +148,9 @@ def test_two_spellings_are_the_same_and_have_the_numbers_of_the_plain_loop(name:
         assert c.family == table()[name]
         bad = [r for r in check_op(c, op, Case(batch=1, steps=50, width=5, dtype=torch.float64)) if not r.ok]
         assert not bad, bad
+
+
+def test_what_pairs_are_summed_of_is_made_wherever_the_kernel_that_sums_them_runs() -> None:
+    """A prologue of Mamba-3's backward pass also makes matrices for a later sweep, which runs for more gradients; the gate of
+    launches refuses reads of what isn't there."""
+    assert triton_section(compile_spec(AGAIN["mamba3"]()))

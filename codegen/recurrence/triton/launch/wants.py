@@ -52,12 +52,14 @@ class Wants:
         own = {k: self._wanted_alone(k, s) for k, s in stages.items()}
         loaded_by = {k: {j for s in self.fused.stores[k] for j in self._loading(k, s)} for k in stages}
         ahead = {k: {j for s in self.fused.stores[k] for j in self._loading_ahead(k, s)} for k in stages}
+        summed = {k: [x for s in self.fused.stores[k] for x in self._summing_ahead(k, s)] for k in stages}
         found: dict[int, set[str]] = {k: set() for k in stages}
         while True:
             runs = self._runs_for(found)
             prologues = {j: runs[j].union(*(found[i] for _, i in made)) for j, made in self._prologues.items()}
             more = {k: own[k].union(*(runs[j] for j in loaded_by[k])) for k in stages}
             more = {k: x.union(*(prologues[j] for j in ahead[k])) for k, x in more.items()}
+            more = {k: x.union(*(prologues[j] | self.paired(s) for j, s in summed[k])) for k, x in more.items()}
             if more == found:
                 return found
             found = more
@@ -87,6 +89,17 @@ class Wants:
             if j > k and any(uses(y, s.leaf) for y in nodes):
                 found.append(j)
         return found
+
+    def _summing_ahead(self, k: int, s: Store) -> list[tuple[int, str]]:
+        """The later sweeps whose prologue kernels sum pairs of what stage k stores for the gradient of a decay, and of which
+        state."""
+        return [
+            (j, own.state)
+            for j, o in self.opened.items()
+            if j > k
+            for own in o.prologue.own
+            if any(uses(y, s.leaf) for n, *_ in own.terms for y in (n, *_made_of(o, n)))
+        ]
 
     def _runs_for(self, wanted: Mapping[int, set[str]]) -> dict[int, set[str]]:
         """By stage, the gradients that it runs for, where stages are wanted so: the first sweep over states makes what enters
