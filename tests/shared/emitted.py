@@ -41,6 +41,7 @@ if __name__ == "__main__":
 from chunkform.codegen.commands.build import GENERATED
 from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.recurrence.emit import version_lines
+from chunkform.errors import ChunkformError
 from chunkform.runtime.launch.fingerprint import said
 from chunkform.spec.language import Declaration, catalogue, load
 from chunkform.spec.language.load import published
@@ -49,6 +50,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "tests/codegen/recurrence/emitted_text.json"
 FOLDERS = ("tests", "benchmarks", "examples")
 KINDS = ("Recurrence", "Attention", "Program")
+REFUSED = "# refused: "
 BY_ARGUMENTS = {  # files whose functions make declarations of what they are given, and why none of these stands for all
     "benchmarks/compile_time.py": "as many states as are to be timed",
     "tests/shared/gate_values.py": "with as many gates, of all spellings, as a test has time for",
@@ -181,12 +183,18 @@ def imported(file: Path) -> ModuleType:
 
 
 def texts_of(file: str, *names: str) -> dict[str, str]:
-    """What is emitted for the specs of a file, or for those of these names, by file and name."""
-    found = {}
-    for name, r in ((n, x) for n, x in specs_of(file).items() if not names or n in names):
-        kind = kind_of(r)
-        found[f"{file}:{name}"] = unversioned(kind.emit(kind.compile_spec(r), tidy=False))
-    return found
+    """What is emitted for the specs of a file, or for those of these names, by file and name; of a spec that the compiler refuses,
+    why."""
+    chosen = {n: r for n, r in specs_of(file).items() if not names or n in names}
+    return {f"{file}:{name}": text_of(r) for name, r in chosen.items()}
+
+
+def text_of(r: Declaration) -> str:
+    kind = kind_of(r)
+    try:
+        return unversioned(kind.emit(kind.compile_spec(r), tidy=False))
+    except ChunkformError as error:
+        return f"{REFUSED}{str(error).splitlines()[0].partition(': ')[2]}"
 
 
 def catalogue_texts() -> dict[str, str]:
@@ -258,18 +266,20 @@ def main() -> None:
     known = recorded() if FILE.exists() else {}
     found: dict[str, Hashes] = {}
     told: list[str] = []
+    refused: list[str] = []
     for texts in everything(options.jobs, options.files):
         more = changes(texts, known)
         changed = {x.rpartition(": ")[0] for x in more}
         found |= {key: hashes(text) if key in changed else known[key] for key, text in texts.items()}
         told += more
+        refused += [f"{key}: {text.removeprefix('# ')}" for key, text in texts.items() if text.startswith(REFUSED)]
         print("\n".join(more), end="\n" if more else "", flush=True)
     others = {k: x for k, x in known.items() if options.files and k.partition(":")[0] not in options.files}
     gone = [f"{key}: recorded, and no spec" for key in known if key not in found | others]
-    print(*gone, f"{len(found)} specs, {len(told)} changed", sep="\n")
+    print(*refused, *gone, f"{len(found)} specs, {len(told)} changed", sep="\n")
     if options.write:
         FILE.write_text(written(found | others))
-    elif told or gone:
+    elif told or gone or refused:
         sys.exit(1)
 
 
