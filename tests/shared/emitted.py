@@ -183,8 +183,7 @@ def imported(file: Path) -> ModuleType:
 
 
 def texts_of(file: str, *names: str) -> dict[str, str]:
-    """What is emitted for the specs of a file, or for those of these names, by file and name; of a spec that the compiler refuses,
-    why."""
+    """What is emitted for the specs of a file, or for those of these names, by file and name; of one that is refused, why."""
     chosen = {n: r for n, r in specs_of(file).items() if not names or n in names}
     return {f"{file}:{name}": text_of(r) for name, r in chosen.items()}
 
