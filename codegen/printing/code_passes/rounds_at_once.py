@@ -53,7 +53,7 @@ def _several(x: For, memory: frozenset[str], always: frozenset[str], taken: set[
     left = Call("range", (blocks * x.together, count))
     rest = replace(x, over=left, prefetch=None, together=1, when=None, ahead=False)
     if x.ahead:
-        several = (*_ahead(x, rounds, memory, block, blocks, count, taken), rest)
+        several = (*_with_next_loads(x, rounds, memory, block, blocks, count, taken), rest)
     else:
         starts = [y for n, r in enumerate(rounds) for y in r.start(Name(block) * x.together + n)]
         steps = [y for n, r in enumerate(rounds) for y in (Note(f"round {n + 1} of {x.together}"), *r.rest())]
@@ -65,7 +65,7 @@ def _several(x: For, memory: frozenset[str], always: frozenset[str], taken: set[
     return several if x.when is None else (If(x.when, several, (alone,)),)
 
 
-def _ahead(
+def _with_next_loads(
     x: For, rounds: list[_Round], memory: frozenset[str], block: str, blocks: Code, count: Code, taken: set[str]
 ) -> Body:
     """A loop over blocks, each of whose rounds loads for the next block; the last block loads its own again."""
@@ -73,19 +73,19 @@ def _ahead(
     following = _fresh(f"{x.name}_following", taken)
     steps: list[Statement] = [let(following, Call("tl.minimum", (Name(block) + 1, blocks - 1)) * x.together)]
     pointers: dict[Let | Store, tuple[Code, Code]] = {}
-    steps += rounds[0].later_places(Name(following))
+    steps += rounds[0].later_addresses(Name(following))
     for y, (name, load) in rounds[0].held.items():
         if (by := _moved_by(load.pointer, _slopes(x))) is not None:
             there = _fresh(f"{name.removesuffix('_0')}_there", taken)
             steps.append(let(there, substituted(load.pointer, rounds[0].again)))
             pointers[y] = Name(there), by
-    steps += rounds[0].places(Name(block) * x.together)
+    steps += rounds[0].addresses(Name(block) * x.together)
     for store, by in rounds[0].stored():
         here = _fresh(f"{(argument_of(store.pointer, memory) or '').removesuffix('_at')}_here", taken)
         steps.append(let(here, substituted(store.pointer, {a: Name(b) for a, b in rounds[0].names.items()})))
         pointers[store] = Name(here), by
     for n, r in enumerate(rounds):
-        steps += (Note(f"round {n + 1} of {x.together}"), *(r.places(Name(block) * x.together + n) if n else ()))
+        steps += (Note(f"round {n + 1} of {x.together}"), *(r.addresses(Name(block) * x.together + n) if n else ()))
         moved = {y: p + n * by if n else p for y, (p, by) in pointers.items()}
         steps += r.rest(Name(following) + n if n else None, moved)
     steps = _without_unread(steps, {name for r in rounds for name in (*r.names.values(), *r.later.values())})
@@ -167,17 +167,17 @@ class _Round:
 
     def start(self, at: Code) -> Iterator[Statement]:
         """Where the round is, and what it loads."""
-        yield from self.places(at)
+        yield from self.addresses(at)
         for name, load in self.held.values():
             yield let(name, substituted(load, {a: Name(b) for a, b in self.names.items()}))
 
-    def places(self, at: Code) -> Iterator[Statement]:
+    def addresses(self, at: Code) -> Iterator[Statement]:
         """Where the round is."""
         yield let(self.names[self.loop.name], at)
         for y in self.where:
             yield renamed(y, self._name, lambda name: self.names.get(name, name))
 
-    def later_places(self, following: Code) -> Iterator[Statement]:
+    def later_addresses(self, following: Code) -> Iterator[Statement]:
         """Where the same round of the next block is."""
         yield let(self.later[self.loop.name], following)
         for y in self.where:
@@ -190,7 +190,7 @@ class _Round:
         that is `following`."""
         pointers = there or {}
         if following is not None and self.held.keys() - pointers.keys():
-            yield from self.later_places(following)
+            yield from self.later_addresses(following)
         for y in self.loop.body:
             if y in self.where:
                 continue
