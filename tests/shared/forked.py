@@ -10,7 +10,6 @@ chunkform nothing, as in a new process of a user.
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import functools
 import gc
@@ -18,12 +17,16 @@ import importlib
 import json
 import os
 import runpy
+import select
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
+from typing import TextIO
 
 SELDOM = (5_000_000, 20, 100)  # how often cycles are looked for: after several specs, not after each
 TESTS = Path(__file__).resolve().parents[1]
@@ -56,41 +59,61 @@ def program(path: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
 def _asked(kind: str, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         server = _server(kind)
-        assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps([*words[:1], words[1:], folder, {**os.environ} | environment]) + "\n")
-        server.stdin.flush()
-        ended, taken = json.loads(server.stdout.readline())
+        server.write(json.dumps([*words[:1], words[1:], folder, {**os.environ} | environment]) + "\n")
+        server.flush()
+        ended, taken = json.loads(server.readline())
         TAKEN.append(taken)
         out, err = (Path(folder, name).read_text() for name in ("out", "err"))
     return subprocess.CompletedProcess(words, ended, out, err)
 
 
 @functools.cache
-def _server(kind: str) -> subprocess.Popen[str]:
-    """One of each kind for each process of the tests, which ends with it: it reads until its input ends."""
+def _server(kind: str) -> TextIO:
+    """A connection to the server of a kind. All workers of a run of tests have one of each kind, which ends with the run."""
+    from filelock import FileLock  # here, as code finds nothing imported but torch
+
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    lasts = os.getpid() if run is None else os.getppid()  # the process with which it ends
+    folder = Path(
+        tempfile.gettempdir(), f"cf_tests_{run[:12] if run else lasts}"
+    )  # short: a socket's path may have 100 letters
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / kind
+    with FileLock(f"{path}.lock"), socket.socket(socket.AF_UNIX) as own:
+        try:
+            own.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):  # there is none yet, or one was killed
+            path.unlink(missing_ok=True)
+            _start(kind, path, lasts)
+            own.connect(str(path))
+        return own.makefile("rw")
+
+
+def _start(kind: str, path: Path, lasts: int) -> None:
+    """Start a server, and wait until it listens, which it does before it imports."""
     plain = kind == "plain"
-    found = subprocess.Popen(
-        [sys.executable, *(() if plain else ("-W", "ignore")), str(Path(__file__)), kind],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | ({} if plain else INTERPRETED),
-        cwd=TESTS.parent,
-    )
-    atexit.register(_ended, found)
-    return found
-
-
-def _ended(server: subprocess.Popen[str]) -> None:
-    with server:  # which closes its input
-        server.kill()
+    words = [*(() if plain else ("-W", "ignore")), str(Path(__file__)), kind, str(path), str(lasts)]
+    told = Path(f"{path}.err")
+    with told.open("w") as out:
+        environment = os.environ | ({} if plain else INTERPRETED)
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(
+            [sys.executable, *words], stdin=nothing, stdout=out, stderr=out, env=environment, cwd=TESTS.parent
+        )
+    while not path.exists():
+        assert process.poll() is None, told.read_text()
+        time.sleep(0.01)
 
 
 def main() -> None:
-    """Answer each line of the input, a script with its arguments, with its exit code."""
-    began = 0.0
+    """Listen for workers of a run of tests, and answer each in a process of its own, until the run has ended."""
+    kind, path, lasts = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     gc.set_threshold(*SELDOM)
-    if sys.argv[1] == "plain":
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"{path}_")
+    listening.listen()
+    os.rename(f"{path}_", path)  # from here on it can be found
+    if kind == "plain":
         sys.path[0] = ""
         importlib.import_module("torch")
     else:
@@ -102,15 +125,41 @@ def main() -> None:
         ready()
     gc.collect()
     gc.freeze()  # what is imported is looked at by no child
-    for line in sys.stdin:
+    waited = time.process_time()
+    while _lives(lasts):
+        if select.select([listening], [], [], 1.0)[0]:
+            connection, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                with connection, connection.makefile("rw") as worker:
+                    _answer(worker, waited)
+                os._exit(0)
+            connection.close()
+            waited = 0.0  # which is counted once
+    shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _answer(worker: TextIO, waited: float) -> None:
+    """Answer each line, a script with its arguments, with its exit code and the seconds of the processor that it took; the first
+    with what it waited for."""
+    for line in worker:
         path, words, folder, environment = json.loads(line)
         child = os.fork()
         if child == 0:
             os.environ.update(environment)
             os._exit(_run(path, words, Path(folder)))
         _, status, used = os.wait4(child, 0)
-        taken, began = used.ru_utime + used.ru_stime + time.process_time() - began, time.process_time()
-        print(json.dumps([os.waitstatus_to_exitcode(status), taken]), flush=True)
+        taken, waited = used.ru_utime + used.ru_stime + waited, 0.0
+        worker.write(json.dumps([os.waitstatus_to_exitcode(status), taken]) + "\n")
+        worker.flush()
 
 
 def ready() -> None:
