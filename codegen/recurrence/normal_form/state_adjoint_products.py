@@ -74,12 +74,17 @@ def state_adjoint_value(
 
 def cancelled(x: Node) -> Node:
     """x with products spread over sums that hold a state-adjoint product, where a decay cancels against its inverse, even a decay
-    of 0."""
-    whole = next((f for f in factors_of(x) if f.op == "add" and depends(f, _is_state_adjoint)), None)
-    if whole is None:
-        return x
-    rest = mul(*(f for f in factors_of(x) if f is not whole))
-    return add(*(cancelled(mul(rest, term)) for term in whole.args))
+    of 0; also inside of a sum over an axis, and from outside of one."""
+    for f in factors_of(x):
+        if f.op not in ("add", "sum") or not depends(f, _is_state_adjoint):
+            continue
+        rest = mul(*(g for g in factors_of(x) if g is not f))
+        if f.op == "add":
+            return add(*(cancelled(mul(rest, term)) for term in f.args))
+        made = total(cancelled(f.args[0]), *f.attrs)
+        if made is not f:
+            return cancelled(mul(rest, made))
+    return x
 
 
 def _is_state_adjoint(x: Node) -> bool:

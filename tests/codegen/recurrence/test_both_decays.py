@@ -142,3 +142,28 @@ def test_a_factor_of_both_axes_is_multiplied_out_before_it_separates() -> None:
     assert {x.quantity: x.error for x in rows if not x.error < 1e-12} == {}
     mixed = compile_spec(_by_entries(lambda S, a, b, rows, columns: hadamard(exp(-rows(a) - a * b.T), S)))
     assert mixed.family == "segment-parallel"
+
+
+def test_a_head_decay_beside_channels_that_forget_all_has_a_gradient() -> None:
+    """Decays of rows, and of a head, multiply what is written too: the head's gradient is a sum over rows of what rows have,
+    divided by their decays, of which some are 0 in float32."""
+    r = Recurrence("head_beside_rows")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    rows, columns, head = r.decay("rows", d), r.decay("columns", e), r.head_decay("head")
+    S = r.state("S", d, e)
+    r.update(S, diag(rows) * (head * (S.prev * diag(columns) + k * v.T)))
+    r.output("o", S.next.T * q)
+    op = compile_op(r)
+    torch.manual_seed(0)
+    given = {n: torch.randn(1, 20, 2, 3) for n in "qkv"} | {"log_head": torch.tensor([-0.1, -0.2])}
+    given |= {n: -torch.rand(1, 20, 2, 3) for n in ("log_rows", "log_columns")}
+    given["log_rows"][:, 7, :, 1] = -200.0
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = {n: x.to(dtype, copy=True).requires_grad_() for n, x in given.items()}
+        op(**leaves)[0].square().sum().backward()
+        found.append([leaves[n].grad for n in given])
+    for x, y in zip(*found, strict=True):
+        assert (x - y).norm() < 1e-5 * y.norm()
