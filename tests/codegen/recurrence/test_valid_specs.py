@@ -346,6 +346,19 @@ def written_before_the_decay() -> Recurrence:
     return r
 
 
+def two_written_before_the_decay() -> Recurrence:
+    """The same of two writes: their terms have the decay in common, which stands before their sum."""
+    r = Recurrence("two_written_before_the_decay")
+    d, e = r.dims("d e")
+    x, y, q = r.inputs("x y q", d)
+    v, w = r.inputs("v w", e)
+    al = r.decay("al", d)
+    S = r.state("S", d, e)
+    r.update(S, diag(al) * (S.prev + x * v.T + y * (w - S.prev.T * y / 4).T))
+    r.output("o", S.next.T * q)
+    return r
+
+
 def correction_by_two_names() -> Recurrence:
     """A square state whose pieces call the axis of what is written by two names."""
     r = Recurrence("correction_by_two_names")
@@ -386,6 +399,7 @@ OF_KERNELS = (
     beside_what_is_not_read,
     strength_beside_two_decays,
     written_before_the_decay,
+    two_written_before_the_decay,
     correction_by_two_names,
 )  # which gates of kernels refused
 

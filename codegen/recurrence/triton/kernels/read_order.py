@@ -101,16 +101,20 @@ def late_node(x: Node, state: StateForm, o: Opened) -> Node:
     writes = [w.left if state.decay_axes == (state.row,) else w.value for w in state.writes if not w.late]
     decayed = [_of_channels(mul(*state.decays, w), state, o) for w in writes]
 
-    def marked(y: Node) -> Node:
+    def marked(y: Node, times: frozenset[Node] = frozenset()) -> Node:
+        """`times`: what a sum is multiplied by."""
         if y.op == "add":
-            return add(*map(marked, terms_of(y)))
-        if any(z <= {*factors_of(split_constant(y)[1])} for z in decayed):
+            return add(*(marked(z, times) for z in terms_of(y)))
+        number, rest = split_constant(y)
+        factors = factors_of(rest)
+        times |= {f for f in factors if f.op != "add"}
+        if any(z <= times for z in decayed):
             return node_replace(
                 y, {z: leaf(WHOLE, *z.attrs[1:]) for z in walk(y) if z.op == "leaf" and z.attrs[0] == "read"}
             )
-        return y
+        return mul(number, *(marked(f, times) if f.op == "add" else f for f in factors))
 
-    return marked(step_node(x, o))
+    return marked(step_node(x, o)) if decayed else step_node(x, o)
 
 
 def _of_channels(x: Node, state: StateForm, o: Opened) -> set[Node]:
