@@ -19,6 +19,7 @@ RECIPROCAL = "reciprocal"  # 1 / x in slopes of roots; 0 at 0, where a root has 
 FINITE_EXP = "finite_exp"  # exp in slopes of what is flat where exp would be infinite: 0 times it is 0
 FINITE = "finite"  # what is no larger than a float either way, of products of such slopes
 HELD = "held"  # a quantity on which nothing depends that is made of it: its gradient is taken to be 0
+MAGNITUDE, UNIT_OF = "magnitude", "unit"  # |x|, and x / |x|: 1 at 0, and there too the slope of the magnitude
 APART = "apart"  # a quantity that is computed before what it is multiplied by, or added to
 SAME = frozenset((FINITE, HELD, APART))  # functions whose value is what they are applied to, but for floats
 LARGEST = "1e30"  # of them: what they are multiplied by leaves them finite
@@ -124,11 +125,13 @@ TABLE = {
             lambda x: x,
             lambda x: max(min(x, mpmath.mpf(LARGEST)), -mpmath.mpf(LARGEST)),
         ),
+        Function(MAGNITUDE, lambda x: fn(UNIT_OF, x), sympy.Abs, abs),
+        Function(UNIT_OF, lambda x: const(0), lambda x: sympy.Integer(1), lambda x: mpmath.mpf(-1 if x < 0 else 1)),
         Function(HELD, lambda x: mul(0, x), lambda x: x, lambda x: x),
         Function(APART, lambda x: const(1), lambda x: x, lambda x: x),
     )
 }
 
 KEEP_ZERO = frozenset(
-    f"tanh sin relu abs asinh erf sign step {RECIPROCAL} {FINITE} {HELD} {APART}".split()
+    f"tanh sin relu abs asinh erf sign step {MAGNITUDE} {RECIPROCAL} {FINITE} {HELD} {APART}".split()
 )  # f(0) = 0: sums over what lies beyond an end need no mask

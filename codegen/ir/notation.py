@@ -30,7 +30,7 @@ from .expr import (
     split_constant,
     walk,
 )
-from .functions import FINITE_EXP, RECIPROCAL, SAME
+from .functions import FINITE_EXP, MAGNITUDE, RECIPROCAL, SAME
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 from .written import (
@@ -416,7 +416,7 @@ class Notation:
         if x.attrs[0] in SAME:
             return self.show(x.args[0], row, col)
         name, inner = x.attrs[0], self.show(x.args[0], row, col).text
-        if name == "abs":
+        if name in ("abs", MAGNITUDE):
             return Piece(self.fenced("|", inner, "|") if self.tex else f"|{inner}|")
         if not self.tex:
             return Piece(f"{name}({inner})")

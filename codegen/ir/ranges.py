@@ -20,7 +20,7 @@ import sympy
 
 from ..ir.step_program import DECAYS
 from .expr import Node, add, expand, factors_of, mul, rename, split_constant
-from .functions import HELD, SAME, TABLE
+from .functions import HELD, MAGNITUDE, SAME, TABLE, UNIT_OF
 
 Bound = Any  # a Fraction, or an infinite float
 INCREASING = frozenset("exp log log1p expm1 sigmoid logsigmoid tanh softplus erf asinh relu step sign".split())
@@ -262,7 +262,9 @@ def raised(a: Range, n: Fraction) -> Range:
 
 def applied(name: str, a: Range) -> Range:
     """Of a function of the table."""
-    if name == "abs":
+    if name == UNIT_OF:
+        return Range(Fraction(-1), Fraction(1), False, False)
+    if name in ("abs", MAGNITUDE):
         if a.nonnegative:
             return a
         if a.high <= 0:

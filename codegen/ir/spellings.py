@@ -9,7 +9,19 @@ from functools import lru_cache
 
 from .code import ATOM, MUL, Call, Code, Decimal, Group, Literal, Method, Name, Negative, Tree, call
 from .code_parts import walk_code
-from .functions import APART, FINITE, FINITE_EXP, HELD, LARGEST, LIBRARIES, RECIPROCAL, TORCH, TRITON
+from .functions import (
+    APART,
+    FINITE,
+    FINITE_EXP,
+    HELD,
+    LARGEST,
+    LIBRARIES,
+    MAGNITUDE,
+    RECIPROCAL,
+    TORCH,
+    TRITON,
+    UNIT_OF,
+)
 from .words import Words, listed
 
 
@@ -139,6 +151,11 @@ SPELLINGS: dict[str, tuple[InTorch, InKernels]] = {
         lambda tl, x: tl("minimum", tl("exp", x), Decimal(LARGEST), **tl.every_nan),
     ),
     FINITE: (lambda x: Method(Group(x), "clamp", (Decimal(f"-{LARGEST}"), Decimal(LARGEST))), _finite),
+    MAGNITUDE: (_torch("abs"), _kernels("abs")),
+    UNIT_OF: (
+        lambda x: call("torch.where", x < 0, -1.0, call("torch.ones_like", x)),
+        lambda tl, x: tl("where", x < 0, -1.0, 1.0),
+    ),
     HELD: (Group, lambda tl, x: Group(x)),
     APART: (Group, lambda tl, x: Group(x)),
 }

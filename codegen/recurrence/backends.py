@@ -72,7 +72,7 @@ class Section:
 _TORCH = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
     "chunkform.runtime.torch_form.decays": (
-        "apart_mask decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
+        "apart_mask decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask left_out"
     ),
     "chunkform.runtime.torch_form.coupled_states": "TransitionMatrices",
     "chunkform.runtime.torch_form.segment_maps": "LONG_CHUNK Segment map_of_segment over_chunks",

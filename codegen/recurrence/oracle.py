@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..ir.evaluate import Env, evaluate, evaluate_all
 from ..ir.expr import dim_of
-from ..ir.functions import HELD, SAME
+from ..ir.functions import HELD, MAGNITUDE, SAME, UNIT_OF
 from ..ir.step_program import StepProgram
 from .chunkwise.compiled import Compiled
 from .gates.run_steps import stored
@@ -34,6 +34,8 @@ _FUNCTIONS = {
     "sign": torch.sign,
     "step": lambda x: (x > 0).to(x.dtype),
     **dict.fromkeys(SAME, lambda x: x),
+    MAGNITUDE: torch.abs,
+    UNIT_OF: lambda x: torch.where(x < 0, -1.0, torch.ones_like(x)),
     HELD: Tensor.detach,
 }
 

@@ -31,6 +31,7 @@ from .gates.gates import (
     gate_substeps,
 )
 from .gates.strata_gates import gate_scans, gate_strata
+from .normal_form.abstract_interpreter import positive
 from .normal_form.diagnostics import line_of
 from .normal_form.form import NormalForm, NotAffine
 from .normal_form.normalize import normalize, normalize_adjoint
@@ -131,13 +132,20 @@ def _scans(k: Known) -> None:
 
 def _frame(k: Known) -> None:
     """A frame in which each state with a unit has a form over chunks."""
-    frame = None if k.whole or k.scans is not None else moving_frame(k.step)
-    found = None if frame is None else strata(frame.step, lambda step: _family(k.spec, step))
-    if frame is None or found is None:
+    frame = None if k.whole or k.scans is not None else moving_frame(k.step, positive)
+    if frame is None:
+        return
+
+    def family_of(step: StepProgram) -> str:
+        return "hidden" if {s.name for s in step.states} <= {*frame.hidden} else _family(k.spec, step)
+
+    found = strata(frame.step, family_of)
+    if found is None:
         return
     parts = _parts(k, found)
     family = {s.name: p.compiled.family for p in parts for s in p.compiled.step.states}
-    if all(family[n] == "chunk-parallel" for n in frame.moved) and all(family[n] == "scan" for n in frame.hidden):
+    parallel = ("chunk-parallel", "scan")
+    if all(family[n] == "chunk-parallel" for n in frame.moved) and all(family[n] in parallel for n in frame.hidden):
         k.frame, k.strata, k.parts = frame, found, parts
 
 

@@ -72,6 +72,48 @@ def decay_all(g: Tensor, dim: int = -1) -> Tensor:
     return g.clamp(min=LEAST).sum(dim).exp()
 
 
+def left_out(
+    g: Tensor,
+    read: Tensor,
+    write: Tensor,
+    weights: Tensor | float,
+    start: Tensor | float,
+    end: Tensor | float,
+    both: Tensor | float,
+    read_late: bool,
+    write_late: bool,
+) -> Tensor:
+    """[..., C, d]: at each step the products <S, dS> of a state before the step and its gradient after it, channel by channel,
+    without the step's own decay.
+
+    `both` [..., d] is that of the state before the chunk and its gradient after it, `start` [..., C, d] what the reads take of
+    the state before the chunk, `end` what the writes take of the gradient after it, and `weights` [..., C, C] what a read takes of
+    a write but for `read` and `write` [..., C, d]. Each step adds what it writes to what later reads will have seen of it by then,
+    so that nothing is divided by a decay, which may be zero.
+    """
+    size = g.shape[-2]
+    total, before = _cumulative(g, -2)
+    edges, whole = before if read_late else total, total[..., -1, :]
+    decays = g.exp()
+    seen = _like(g, start) + torch.zeros_like(read)  # what each read has of the state before the step
+    rest = both + torch.zeros_like(read[..., 0, :])  # and the gradient after the chunk
+    weights = torch.as_tensor(weights, dtype=g.dtype, device=g.device).expand(*g.shape[:-2], size, size)
+    ends, found = _like(g, end), []
+    for t in range(size):
+        written = write[..., t, :].unsqueeze(-2) * weights[..., t, None]
+        more = write[..., t, :] * ends[..., t, :]
+        if not write_late:
+            seen, rest = seen + written, rest + more
+        first = t + 1 if read_late else t
+        after = (edges[..., first:, :] - total[..., t, None, :]).to(g.dtype).exp()
+        own = (after * read[..., first:, :] * seen[..., first:, :]).sum(-2)
+        found.append(own + (whole - total[..., t, :]).to(g.dtype).exp() * rest)
+        seen, rest = seen * decays[..., t, None, :], rest * decays[..., t, :]
+        if write_late:
+            seen, rest = seen + written, rest + more
+    return torch.stack(found, -2)
+
+
 def triangular_inverse(t: Tensor, direction: int, channels: bool = False) -> Tensor:
     """(I - T)^-1 for strictly triangular T, [..., C, C]; with `channels`, [..., C, C, e]: one system for each channel.
 

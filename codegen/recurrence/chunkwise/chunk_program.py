@@ -11,6 +11,7 @@ decay itself (not its logarithm) as its argument, so that a gate can evaluate th
     decay_mask                  ... times the decays between the write and the read
     decay_in, decay_out         the decays from the chunk's start to a read, from a write to the chunk's end
     decay_all                   all decays of the chunk
+    left_out                    products of a state and its gradient at each step of a channel, without the step's own decay
     inverse                     (I - T)^-1
     channel_solve               w = right + scale . (T w), for each channel, of a matrix T over steps, perhaps with decays of the
                                 channel between these; kernels alone have it
@@ -512,6 +513,39 @@ def _channel_solve(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[s
     return made if x.axes == own else np.swapaxes(made, -1, -2)
 
 
+def _left_out(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
+    """Step after step, over pairs of a read and a write; see `runtime/torch_form/decays.py`."""
+    count, (read_late, late) = sizes[ROW], x.attrs
+    (channel,) = (a for a in x.axes if a != ROW)
+    own = (channel, ROW)
+    d = _over(_rows_last(x.args[0], args[0], m, sizes), own, own, sizes)
+    places = (own, own, (channel, ROW, COL), own, own, (channel,))
+    given = zip(args[1:], x.args[1:], places, strict=True)
+    read, write, weights, start, end, both = (_over(v, y.axes, to, sizes) for v, y, to in given)
+
+    def product(*factors: Any) -> Any:
+        return functools.reduce(m.mul, factors)
+
+    def decays(*spans: range) -> list[Any]:
+        return [d[..., n] for span in spans for n in span]
+
+    found = []
+    for t in range(count):
+        reads = range(t + 1, count) if read_late else range(t, count)
+        writes = range(t) if late else range(t + 1)
+        after = {i: range(t + 1, i if read_late else i + 1) for i in reads}
+        before = {j: range(j + 1 if late else j, t) for j in writes}
+        terms = [product(both, *decays(range(t), range(t + 1, count)))]
+        terms += [product(read[..., i], start[..., i], *decays(range(t), after[i])) for i in reads]
+        terms += [product(write[..., j], end[..., j], *decays(before[j], range(t + 1, count))) for j in writes]
+        for i in reads:
+            for j in writes:
+                terms.append(product(read[..., i], write[..., j], weights[..., i, j], *decays(before[j], after[i])))
+        found.append(functools.reduce(m.add, terms))
+    made = stacked(np.broadcast_arrays(*found), axis=-1)
+    return made if x.axes == own else np.swapaxes(made, -1, -2)
+
+
 def _over(value: object, own: tuple[str, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> np.ndarray:
     """A value over some of these axes as one over all of them, in this order."""
     a = np.asarray(value, dtype=object)
@@ -529,6 +563,7 @@ CHUNK_OPERATIONS.update(
     decay_in=_edge,
     decay_out=_edge,
     decay_all=_all,
+    left_out=_left_out,
     inverse=_inverse,
     channel_solve=_channel_solve,
 )

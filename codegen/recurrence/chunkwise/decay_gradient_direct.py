@@ -115,6 +115,40 @@ def _summed(builder: Builder, x: Node, direction: int, inclusive: bool) -> Node:
     return total(mul(make("order_mask", (), (inclusive, direction), (ROW, COL)), to_col(builder.define(x))), COL)
 
 
+def left_out(s: StateForm, g: StateForm, kept: str) -> tuple[dict[Node, Node], Node]:
+    """(streams, product): of a state s with a decay for each channel of the axis `kept`, and its gradient g, <S_{t-1}, dS_t> at
+    each step of a chunk, over ROW and these channels. The step's own decay isn't part of it, so that it may be zero.
+
+    It is the sum over pairs of a write before a step and a read after it, of the decays before the step and those after it. What
+    a pair has in common with the other axis is a matrix over the steps, the same for all channels.
+    """
+    builder = Builder((s, g), (), False, {})
+    (decay,) = map(builder.ending, s.decays)
+    other = s.col if kept == s.row else s.row
+    by_row = kept == s.row
+
+    def sides(w: Write) -> tuple[Node, Node]:
+        """What a write is made of along the axis that is kept, and along the other."""
+        own, along = (w.left, w.value) if by_row else (w.value, w.left)
+        return builder.ending(own), builder.stream(along)
+
+    def contracted(x: Node) -> Node:
+        return total(x, other) if other is not None else x
+
+    wrote, reads = ([(w.late, *sides(w)) for w in x.writes] for x in (s, g))
+    none = (False, ZERO, ZERO)
+    parts = []
+    for m, (read_late, own, along) in enumerate(reads or [none]):
+        for n, (late, written, across) in enumerate(wrote or [none]):
+            weights = contracted(mul(along, to_col(across)))
+            start = contracted(mul(along, state_in(s))) if n == 0 else ZERO
+            end = contracted(mul(across, state_in(g))) if m == 0 else ZERO
+            both = contracted(mul(state_in(s), state_in(g))) if m == n == 0 else ZERO
+            given = (decay, own, written, weights, start, end, both)
+            parts.append(make("left_out", given, (read_late, late), (ROW, kept)))
+    return builder.streams, add(*parts)
+
+
 def scaled(product: Node, decay: Node, streams: dict[Node, Node]) -> Node:
     """A product times the decay of its step."""
     builder = Builder((), (), False, {})

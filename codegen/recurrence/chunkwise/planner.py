@@ -15,7 +15,7 @@ from __future__ import annotations
 from ...ir.expr import Node
 from ..normal_form.form import Cross, NormalForm, StateAdjointProduct, StateForm
 from .chunk_program import chunk_program
-from .decay_gradient_direct import crossing, scaled, unrolled
+from .decay_gradient_direct import crossing, left_out, scaled, unrolled
 from .decay_gradient_sums import with_boundary_sums
 from .plan import Accumulate, Map, Plan, Stage, Sweep, Unroll
 
@@ -96,6 +96,11 @@ def _group_of(form: NormalForm, name: str) -> set[str]:
 
 def _unrolled(form: NormalForm, crosses: tuple[Cross, ...]) -> Unroll:
     """The stage for the crosses of the first one's groups."""
+    first = crosses[0]
+    if first.leaf.axes:
+        s, g = form.state(first.state), form.state(first.gradient)
+        streams, product = left_out(s, g, *first.leaf.axes)
+        return Unroll((s,), (g,), streams, {first.leaf: product})
     names = _group_of(form, crosses[0].state), _group_of(form, crosses[0].gradient)
     forward, backward = (tuple(form.state(s.name) for g in form.groups for s in g if s.name in own) for own in names)
     same = tuple(x for x in crosses if x.state in names[0] and x.gradient in names[1])

@@ -10,7 +10,7 @@ from ...exact.random_points import Compared, GateResult, Point, compare
 from ...ir.evaluate import Env, evaluate
 from ...ir.expr import dim_of, expand
 from ...ir.step_program import StepProgram
-from ..step.frames import Frame
+from ..step.frames import Frame, begins_with
 from .run_steps import random_sequences, run_steps, stored
 
 
@@ -24,8 +24,7 @@ def gate_frame(p: StepProgram, frame: Frame) -> GateResult:
         begun = dict(initial)
         for name in frame.hidden:
             s = frame.step.state(name)
-            first = Fraction(0) if s.initial is None else s.initial.attrs[0]
-            begun[name] = np.broadcast_to(m.const(first), tuple(sizes[dim_of(a)] for a in s.axes))
+            begun[name] = np.broadcast_to(m.const(Fraction(begins_with(s))), tuple(sizes[dim_of(a)] for a in s.axes))
         outputs, found, _ = run_steps(frame.step, given, begun, m, sizes, steps)
         for name, values in outputs.items():
             for t, value in enumerate(values):

@@ -67,8 +67,8 @@ class _Step:
             return total(body, along) if along is not None else body
         if x in self.crosses:
             cross = self.crosses[x]
-            inner = mul(state_leaf(self.form.state(cross.state)), state_leaf(self.form.state(cross.gradient)))
-            return total(inner, *inner.axes)
+            inner = mul(*(self.snapshot(self.form.state(n), "mid") for n in (cross.state, cross.gradient)))
+            return total(inner, *(set(inner.axes) - set(x.axes)))
         p = self.state_adjoints[x]
         s, ds = self.form.state(p.state), self.form.state(f"d{p.state}")
         inner = mul(self.snapshot(s, "next"), state_leaf(ds))

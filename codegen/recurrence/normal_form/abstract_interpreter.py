@@ -20,6 +20,7 @@ from ...ir.expr import (
     total,
     walk,
 )
+from ...ir.functions import MAGNITUDE
 from ...ir.step_program import DECAYS, StateVar
 from .abstract_values import (
     MatrixValue,
@@ -327,7 +328,7 @@ def positive(x: Node) -> bool:
         case "mul":
             return all(positive(a) for a in x.args)
         case "add":
-            some, others = any(map(positive, x.args)), all(map(_at_least_zero, x.args))
+            some, others = any(map(positive, x.args)), all(map(at_least_zero, x.args))
             return (some and others) or below_one(x) is not None
         case "max":
             return any(map(positive, x.args))
@@ -338,19 +339,19 @@ def positive(x: Node) -> bool:
     return False
 
 
-def _at_least_zero(x: Node) -> bool:
+def at_least_zero(x: Node) -> bool:
     """Is x >= 0 whatever the inputs?"""
     match x.op:
         case "const":
             return x.attrs[0] >= 0
         case "mul" | "add" | "sum" | "expand":
-            return all(map(_at_least_zero, x.args))
+            return all(map(at_least_zero, x.args))
         case "max":
-            return any(map(_at_least_zero, x.args))
+            return any(map(at_least_zero, x.args))
         case "pow":
             n = Fraction(x.attrs[0])
-            return (n.denominator == 1 and n.numerator % 2 == 0) or _at_least_zero(x.args[0])
-        case "fn" if x.attrs[0] in ("relu", "abs"):
+            return (n.denominator == 1 and n.numerator % 2 == 0) or at_least_zero(x.args[0])
+        case "fn" if x.attrs[0] in ("relu", "abs", MAGNITUDE):
             return True
     return positive(x)
 

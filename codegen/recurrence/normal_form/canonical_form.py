@@ -25,7 +25,7 @@ from ...ir.expr import (
 from ...ir.ranges import Ranges
 from .abstract_interpreter import Interpreter
 from .abstract_values import MatrixValue, RawWrite, contracted, late_only, scaled_write, split_scalars
-from .drafts import Draft, coupled_states, is_signed
+from .drafts import Draft, coupled_states, forgets, is_signed
 from .form import Cross, NormalForm, NotAffine, Read, StateAdjointProduct, StateForm, Write, affine_terms
 
 LEAST = Fraction(1, 10)  # what is written tells a read if at least so much of that is in it
@@ -307,10 +307,14 @@ class Canonical:
 
         after, adjoint_after = self.final[first.state], self.final[second.state]
         product = product_leaf(forward, raw.axes)
-        if product not in self.state_adjoints:
+        if forgets(forward):
+            self.crosses[product] = Cross(product, first.state, second.state)
+        elif product not in self.state_adjoints:
             terms = state_adjoint_terms(self.i, product.axes, forward, after, adjoint_after)
             self.state_adjoints[product] = (first.state, *terms)
-        self.replacement[raw] = state_adjoint_value(self.i, product, raw, first, second, after, adjoint_after)
+        self.replacement[raw] = state_adjoint_value(
+            self.i, product, raw, first, second, after, adjoint_after, divides=not forgets(forward)
+        )
         for new in list(self.i.raw_reads):
             self._canonical_read(new)
 
@@ -429,7 +433,7 @@ class Canonical:
             if any(feeds(c) for _, c in coupling):
                 raise NotAffine("what a state is scaled by depends on the states", coupling[0][1])
             direction, axes = self.drafts[n].direction, self.i.states[n].axes
-            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, coupling, is_signed(final)))
+            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, coupling, is_signed(final) and not forgets(final), forgets(final)))
         return tuple(out)
 
     def _made(self, state: str, raw: RawWrite, late: bool, flipped: bool, own: set[str]) -> Write:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import replace as dc_replace
 
-from ...ir.expr import ZERO, Node, replace
+from ...ir.expr import ZERO, Node, factors_of, replace
 from ...ir.step_program import StateVar, StepProgram
-from .abstract_interpreter import Interpreter, positive
+from .abstract_interpreter import Interpreter, at_least_zero, positive
 from .abstract_values import MatrixValue, late_only, rank_one
 from .diagnostics import part_of
 from .form import NotAffine, by_axis
@@ -36,7 +36,7 @@ def drafts_of(interpreter: Interpreter, program: StepProgram, to_trajectory: dic
             d.value = late_only(d.value)
             if d.value.decay is not None and d.value.decay.axes:
                 raise NotAffine("states that are added to each other are scaled channel by channel", d.value.decay)
-        elif d.value.decay is not None and is_signed(d.value):
+        elif d.value.decay is not None and is_signed(d.value) and not forgets(d.value):
             raise NotAffine(
                 "this decay may be zero or negative: declare it with r.decay, write it as exp(...) or sigmoid(...), or give what "
                 "it is made of a domain that keeps it above 0, as in r.inputs(..., domain=(0.01, 1))",
@@ -72,6 +72,12 @@ def coupled_states(drafts: Iterable[Draft], interpreter: Interpreter) -> set[str
 def is_signed(m: MatrixValue) -> bool:
     """May the decay be zero or negative? One that is always zero forgets the state, and is none."""
     return m.decay not in (None, ZERO) and not positive(m.decay)
+
+
+def forgets(m: MatrixValue) -> bool:
+    """Is the decay one for each channel of a matrix, and never negative, but perhaps zero?"""
+    known = m.decay not in (None, ZERO) and len(m.decay.axes) == 1 and None not in (m.row, m.col)
+    return known and not positive(m.decay) and all(map(at_least_zero, factors_of(m.decay)))
 
 
 def _based_on(m: MatrixValue, name: str) -> MatrixValue:

@@ -56,9 +56,10 @@ def state_adjoint_value(
     second: MatrixValue,
     forward: MatrixValue,
     backward: MatrixValue,
+    divides: bool = True,
 ) -> Node:
-    """<first, second> over the axes of `raw`, two stages of a step, from P and raw reads."""
-    decay = forward.decay
+    """<first, second> over the axes of `raw`, two stages of a step, from P and raw reads; from P / D where it `divides` not."""
+    decay = forward.decay if divides else ONE
     assert decay is not None
     axes, scale = raw.axes, mul(first.decay or ONE, second.decay or ONE)
     more, less = ([f for f in factors_of(x) if f not in factors_of(y)] for x, y in ((scale, decay), (decay, scale)))

@@ -58,8 +58,8 @@ class Reader:
                 own, meaning = self.reads[key].attrs[2], self.read(self.reads[key])
             elif key in self.writes and self.writes[key][0] in self.symbols:
                 own, meaning = self.writes[key][0].attrs[2], self.symbols[self.writes[key][0]]
-            elif y.attrs[0] == "state-adjoint product" and "." in y.attrs[1]:
-                own, meaning = order, self.cross(y.attrs[1])
+            elif y.attrs[0] == "state-adjoint product" and any(x.leaf.attrs[:2] == key for x in self.form.crosses):
+                own, meaning = order, self.cross(y)
             elif y.attrs[0] == "state-adjoint product":
                 p = next(p for p in self.form.state_adjoints if p.leaf.attrs[:2] == y.attrs[:2])
                 own, meaning = p.leaf.attrs[2], self.state_adjoint(p)
@@ -75,10 +75,14 @@ class Reader:
         product = mul(self.spelled(r.vector), self.snapshot(s, r.snapshot))
         return total(product, axis) if axis is not None else product
 
-    def cross(self, name: str) -> Node:
-        """<S_{t-1}, dT_t> of two states of a coupled group."""
-        x = next(x for x in self.form.crosses if x.leaf.attrs[1] == name)
+    def cross(self, y: Node) -> Node:
+        """<S_{t-1}, dT_t> of two states of a coupled group; or of a state and its gradient, over the axis of a decay."""
+        x = next(x for x in self.form.crosses if x.leaf.attrs[:2] == y.attrs[:2])
         s, g = self.form.state(x.state), self.form.state(x.gradient)
+        if y.axes:
+            before = "prev" if all(w.late for w in s.writes) else "mid"
+            product = mul(self.snapshot(s, before), self.snapshot(g, "mid"))
+            return total(product, *(a for a in s.axes if a not in y.axes))
         return total(mul(self.snapshot(s, "prev"), self.snapshot(g, "prev")), *s.axes)
 
     def state_adjoint(self, p: StateAdjointProduct) -> Node:

@@ -12,6 +12,7 @@ What reads S_t by q reads the state in the frame by U_t^T q, and what was writte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -32,6 +33,7 @@ from ...ir.expr import (
     terms_of,
 )
 from ...ir.expr import replace as replaced
+from ...ir.functions import APART, MAGNITUDE, UNIT_OF
 from ...ir.step_program import StateVar, StepProgram, Var
 from .entries import groups_of
 
@@ -49,10 +51,15 @@ class Frame:
     ends: dict[str, Node]
 
 
-def moving_frame(p: StepProgram) -> Frame | None:
-    """The step in a frame that moves with its states; None where no state has a unit."""
-    found = _found(p)
+def moving_frame(p: StepProgram, positive: Callable[[Node], bool]) -> Frame | None:
+    """The step in a frame that moves with its states; None where no state has a unit. positive(x): is x seen to be above 0?"""
+    found = _found(p, positive)
     return _Moved(p, *found).frame() if found[0] else None
+
+
+def begins_with(s: StateVar) -> int:
+    """What a product of units is before the first step."""
+    return 0 if s.initial is None else 1
 
 
 def ends_program(frame: Frame) -> StepProgram:
@@ -89,7 +96,32 @@ class _Rotation:
         return [add(mul(c, x), mul(-1, t, y)), add(mul(t, x), mul(c, y))]
 
 
-def _found(p: StepProgram) -> tuple[list[_Rotation], dict[str, Node]]:
+@dataclass(frozen=True)
+class _Sign:
+    """What a state is multiplied by, of either sign: `factor` is that along one axis, or none, and `magnitude` the whole with
+    that factor's magnitude. Where the factor is 0 the sign is one all the same, and the magnitude 0."""
+
+    states: tuple[str, ...]
+    factor: Node
+    magnitude: Node
+    word = "sign"
+
+    def hidden(self, name: str) -> StateVar:
+        return StateVar(name, self.factor.axes, expand(ONE, self.factor.axes))
+
+    def then(self, sign: Node) -> Node:
+        """The product with one more unit."""
+        return mul(sign, fn(UNIT_OF, self.factor))
+
+    def turned(self, sign: Node, values: list[Node], back: bool = False) -> list[Node]:
+        """Values times a product of signs, or divided by it, which is the same."""
+        return [mul(sign if sign.op == "leaf" else fn(APART, sign), x) for x in values]
+
+
+_Unit = _Rotation | _Sign
+
+
+def _found(p: StepProgram, positive: Callable[[Node], bool]) -> tuple[list[_Unit], dict[str, Node]]:
     """The units of a step's states, and what each update adds to multiples of states."""
     factors: dict[tuple[str, str], Node] = {}
     rests: dict[str, Node] = {}
@@ -98,7 +130,10 @@ def _found(p: StepProgram) -> tuple[list[_Rotation], dict[str, Node]]:
         found, rests[s.name] = _multiples(p.updates[s.name], s.axes, states)
         factors |= {(s.name, of): a for of, a in found.items() if a is not ZERO}
     groups = groups_of([s.name for s in p.states], factors)
-    units = [_rotation(p, group, factors) for group in groups if len(group) == 2]
+    units: list[_Unit | None] = [_rotation(p, group, factors) for group in groups if len(group) == 2]
+    for (name, *others) in groups:
+        if not others and len(p.state(name).axes) == 2 and (name, name) in factors:
+            units.append(_sign(name, factors[name, name], positive))
     return [u for u in units if u is not None], rests
 
 
@@ -118,6 +153,16 @@ def _rotation(p: StepProgram, group: tuple[str, ...], factors: dict[tuple[str, s
             if add(other, mul(-sign, magnitude, fn("sin", f.args[0]))) is ZERO:
                 return _Rotation(group, mul(sign, f.args[0]), magnitude)
     return None
+
+
+def _sign(name: str, factor: Node, positive: Callable[[Node], bool]) -> _Sign | None:
+    """Is a state multiplied by something of either sign along one axis?"""
+    signed = [f for f in factors_of(factor) if not positive(f)]
+    if len({f.axes for f in signed if f.axes}) > 1 or any(len(f.axes) > 1 for f in signed) or not signed:
+        return None
+    own = mul(*signed)
+    rest = mul(*(f for f in factors_of(factor) if f not in signed))
+    return _Sign((name,), own, mul(rest, fn(MAGNITUDE, own)))
 
 
 def _multiples(x: Node, axes: tuple[str, ...], states: set[tuple[str, str]]) -> tuple[dict[str, Node], Node]:
@@ -143,10 +188,10 @@ def _multiples(x: Node, axes: tuple[str, ...], states: set[tuple[str, str]]) -> 
 class _Moved:
     """A step, moved into the frame."""
 
-    def __init__(self, p: StepProgram, units: list[_Rotation], rests: dict[str, Node]) -> None:
+    def __init__(self, p: StepProgram, units: list[_Unit], rests: dict[str, Node]) -> None:
         self.p, self.rests = p, rests
         taken = {*(v.name for v in p.variables), *(s.name for s in p.states), *p.outputs, *p.names.values()}
-        self.unit = {n: u for u in units for n in u.states}
+        self.unit: dict[str, _Unit] = {n: u for u in units for n in u.states}
         self.hidden = {u: u.hidden(_fresh(f"{u.states[0]}_{u.word}", taken)) for u in units}
         self.updates: dict[str, Node] = {}
         self.memo: dict[Node, Node] = {}

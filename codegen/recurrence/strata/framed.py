@@ -11,7 +11,7 @@ from ...ir.step_program import StepProgram
 from ...printing.expressions import NodePrinter, Torch
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import adjoint, gradient_name
-from ..step.frames import TURNED, Frame, ends_program
+from ..step.frames import TURNED, Frame, begins_with, ends_program
 from ..stepwise.names import Names, printed
 
 MODULES = {"chunkform.runtime.op.frames": "last_unit like_state none_of"}
@@ -60,7 +60,7 @@ def _last_unit(c: Compiled, name: str, packed: Code) -> Code:
     step = _frame(c).step
     s, after = step.state(name), step.updates[name]
     handed = {p.compiled.step.outputs[x]: x for p in c.strata for x in p.hands}
-    first = 0.0 if s.initial is None else float(s.initial.attrs[0])
+    first = float(begins_with(s))
     if after in handed:
         return made_by("last_unit", item("given", handed[after]), packed, first)
     found = [handed.get(fn(f, after)) for f in ("sin", "cos")]

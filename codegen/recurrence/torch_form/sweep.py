@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Name, Slice, call
-from ...ir.expr import ONE, ROW, Node, expand, leaf, leaves, walk
+from ...ir.expr import COL, ONE, ROW, Node, expand, leaf, leaves, walk
 from ...ir.launch_ir import Body, Do, For, Function, Return, Set, Statement, assign, reads, takes
 from ...ir.python_code import Fixed, Part, a_list, leaf_code
 from ...ir.words import Definitions, apart
@@ -218,6 +218,10 @@ def operation_of_chunks(
     if x.op == "inverse":
         channels = {} if len(x.axes) == 2 else {"channels": Literal(True)}
         return call("triangular_inverse", printer.value(x.args[0]), Literal(x.attrs[0]), **channels)
+    if x.op == "left_out":
+        decay, *others = x.args
+        numbers = [printer.aligned(y, axes) for y, axes in zip(others, _left_out_axes(x), strict=True)]
+        return call("left_out", streams.text(decay, logged=True), *numbers, *map(Literal, x.attrs))
     if x.op in ("order_mask", "apart_mask"):
         return call(x.op, streams.size, *map(Literal, x.attrs), streams.any())
     dim = {"dim": Literal(-2)} if len(x.args[0].axes) > 1 else {}
@@ -243,6 +247,12 @@ def _solves_in_turn(roots: Iterable[Node], definitions: Mapping[Node, Node]) -> 
 
     some = list(walk(*roots, *definitions.values()))
     return any(x.op == "inverse" and solves(x.args[0]) for x in some)
+
+
+def _left_out_axes(x: Node) -> tuple[tuple[str, ...], ...]:
+    """Of what `left_out` is given beside decays."""
+    own = x.axes
+    return own, own, (ROW, COL), own, own, own[1:]
 
 
 def from_chunks(value: Code, node: Node, x: Node, size: Code = SIZE) -> Code:

@@ -461,9 +461,9 @@ class Memory:
 @cache
 def by_sums(x: Node) -> Node:
     """A node whose decays between steps are those that their cumulative sums say, whatever the value is that these are of."""
-    if x.op.startswith("decay_"):
-        (d,) = x.args
-        return rebuild(x, [leaf(SUMMED, *d.attrs[1:])])
+    if x.op.startswith("decay_") or x.op == "left_out":
+        d, *others = x.args
+        return rebuild(x, [leaf(SUMMED, *d.attrs[1:]), *map(by_sums, others)])
     return rebuild(x, map(by_sums, x.args)) if x.args else x
 
 

@@ -249,6 +249,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     doc = "State-adjoint products at each step, of all intervals at once."
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
+    many = many or any(x.op == "left_out" for x in walk(*stage.outputs.values()))  # which holds a read's tile for each step
     arguments = tuple(tiles.arguments.values())
     opened = replace(ahead, full=full, tile=tiles.tile, decays=decays, streams=streams)
     opened = replace(opened, definitions=stage.definitions, outputs=stage.outputs)
@@ -290,7 +291,8 @@ def kept_apart(stage: Unroll) -> Unroll:
 def decays_of(stage: Unroll, *more: Node) -> list[Node]:
     """The streams of a stage that are decays, of what it makes and more."""
     nodes = walk(*stage.outputs.values(), *stage.definitions.values(), *more)
-    named = {y.args[0].attrs[1] for y in nodes if y.op in ("decay_mask", "decay_in", "decay_out", "decay_all")}
+    of_decays = ("decay_mask", "decay_in", "decay_out", "decay_all", "left_out")
+    named = {y.args[0].attrs[1] for y in nodes if y.op in of_decays}
     return [x for x in stage.streams if x.attrs[1] in named]
 
 

@@ -169,6 +169,8 @@ class Tiles(TileLeaves, Walk[Node, Value]):
                 return self._edge(x)
             case "inverse" | "channel_solve":
                 return self._solved(x)
+            case "left_out":
+                return self._left_out(x)
         raise CannotPrint(f"{x.op} in {x!r}")
 
     def _solved(self, x: Node) -> Value:
@@ -182,6 +184,27 @@ class Tiles(TileLeaves, Walk[Node, Value]):
         return self.assign(
             self.wish(x, "solved"), call("inverse", t, "C", "LEVELS", "DT"), (ROW, COL), note="(I - T)^-1"
         )
+
+    def _left_out(self, x: Node) -> Value:
+        """Products of a state and its gradient at each step, without its own decay."""
+        decay, read, write, weights, start, end, both = x.args
+        own = self.ordered(x.axes)
+        (channel,) = (a for a in own if a != ROW)
+        tile = [self._whole(y, own) for y in (read, write)]
+        matrix = self._whole(weights, (ROW, COL))
+        edges = [self._whole(y, own) for y in (start, end)]
+        last = self._whole(both, (channel,))
+        sums = [Name(y) for inclusive in (True, False) for y in self._cumulative(decay, inclusive, over=own)]
+        ends = [Name(y) for y in self._cumulative(decay, True, end=True)]
+        made = call("products_left_out", *tile, matrix, *edges, last, *sums, *ends, *x.attrs, "C", "EXACT")
+        return self.assign(self.wish(x, "products"), made, own, note="without the step's own decay")
+
+    def _whole(self, x: Node, axes: tuple[str, ...]) -> Code:
+        """A value as a tile over all of these axes."""
+        v = self.value(x)
+        if set(v.axes) == set(axes):
+            return v.over(axes)
+        return plus(self.zeros(axes), v.over(axes))
 
     def _channel_solve(self, x: Node) -> Value:
         """One triangular system for each channel; functions have steps on the last axis, and load the matrix row by row."""

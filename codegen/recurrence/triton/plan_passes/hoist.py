@@ -33,6 +33,7 @@ from ....ir.expr import (
     total,
     walk,
 )
+from ....ir.functions import MAGNITUDE, UNIT_OF
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.plan import BoundarySums, Sweep
 from .roles import PER_STEP, STEPS, at_row
@@ -154,7 +155,7 @@ class Opened:
         return (*made.matrices, *made.scaled, *made.intra, *(x for s in made.own for x in s.prologue.values()))
 
 
-CHEAP = ("abs", "relu", "sign", "step")  # functions that take an instruction or two
+CHEAP = ("abs", "relu", "sign", "step", MAGNITUDE, UNIT_OF)  # functions that take an instruction or two
 
 
 def in_prologue(node: Node) -> bool:

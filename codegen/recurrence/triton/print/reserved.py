@@ -19,6 +19,7 @@ IMPORTS = {
     ),
     "chunkform.runtime.chunk_kernels.matrices": "by_matrix outer_sum",
     "chunkform.runtime.chunk_kernels.channel_systems": "channel_solve decayed_channel_solve",
+    "chunkform.runtime.chunk_kernels.left_out": "products_left_out",
     "chunkform.runtime.chunk_kernels.segment_maps": "map_of_all",
     "chunkform.runtime.launch.varlen": "INTERVAL",
     "chunkform.runtime.chunk_kernels.segment_tails": "TAIL_STEPS is_zero join_tails tails_of",
