@@ -132,7 +132,8 @@ def _found(p: StepProgram, positive: Callable[[Node], bool]) -> tuple[list[_Unit
     groups = groups_of([s.name for s in p.states], factors)
     units: list[_Unit | None] = [_rotation(p, group, factors) for group in groups if len(group) == 2]
     for (name, *others) in groups:
-        if not others and len(p.state(name).axes) == 2 and (name, name) in factors:
+        alone = not others and not _holds(rests[name])
+        if alone and len(p.state(name).axes) == 2 and (name, name) in factors:
             units.append(_sign(name, factors[name, name], positive))
     return [u for u in units if u is not None], rests
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...ir.code import Attribute, Binary, Literal
+from ...ir.expr import ZERO, Node
 from ...ir.launch_ir import (
     Body,
     Call,
@@ -122,7 +123,7 @@ def _backward(c: Compiled, backend: str) -> Function:
     torch = backend == "torch"
     body: list[Statement] = [by_length(c, backward=True)] if torch else []
     hands = [(n, x) for n, part in enumerate(c.strata, 1) for x in part.hands]
-    names = several(*(said(x) for _, x in hands))
+    names = several(*(said(x) for n, x in hands if not _flat(c.strata[n - 1])))
     body += [
         Set(("given",), _with("given", ((x, entry("saved", f"{n} {x}")) for n, x in hands))),
         Set(("needs",), method(ref("needs"), "union", names)),
@@ -131,6 +132,9 @@ def _backward(c: Compiled, backend: str) -> Function:
     if c.frame is not None:
         body += [begun(c), turned_back(c, backend)]
     for n, part in reversed(list(enumerate(c.strata, 1))):
+        if _flat(part):
+            body += [Do(method(GRADIENTS, "take", said(x))) for x in part.hands]
+            continue
         given = [*GIVEN, made_by("kept_of", n, ref("saved")), _cotangents(part)]
         given += map(ref, ("final_cotangents", "needs", *(() if torch else ("packed",))))
         body += [_states_of(part), _added(_function(n, backend, "backward"), given)]
@@ -205,6 +209,15 @@ def _states_of(part: Part) -> Note:
 def _with(table: str, entries: Iterable[tuple[str, Code]]) -> Code:
     """A dictionary with more entries."""
     return dictionary([Spread(ref(table)), *entries])
+
+
+def _flat(part: Part) -> bool:
+    """Has nothing a gradient through a stratum, as through signs?"""
+    return not part.takes and all(map(_is_zero, part.compiled.adjoint.program.outputs.values()))
+
+
+def _is_zero(x: Node) -> bool:
+    return x is ZERO or (x.op == "expand" and _is_zero(x.args[0]))
 
 
 def _handed(part: Part) -> list[tuple[str, Code]]:

@@ -352,7 +352,7 @@ def rank_m_sum() -> Recurrence:
     return r
 
 
-@form("segment-parallel")
+@form("strata")
 def signs_one_minus_two() -> Recurrence:
     r, d, _, (q, k), v, S = base("signs_one_minus_two")
     g = r.inputs("g", d)
@@ -458,7 +458,7 @@ def both_axes_three() -> Recurrence:
     return r
 
 
-@form("segment-parallel")
+@form("strata")
 def mimo_two_vectors() -> Recurrence:
     r, d, e, (q, k, l), v, S = base("mimo_two_vectors", keys="q k l")
     w = r.inputs("w", e)

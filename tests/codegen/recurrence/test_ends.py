@@ -93,13 +93,14 @@ def test_a_root_has_no_slope_at_zero() -> None:
 
 
 def test_states_whose_channels_are_multiplied_by_numbers_are_one_stratum() -> None:
-    """Each alone goes over segments of the sequence, and so do both."""
+    """Each alone has a form over chunks in a frame of signs, and so do both."""
     p = Parts("two")
     G = p.r.state("G", p.d, p.e)
     p.r.update(p.S, diag(p.z) * p.S.prev + p.k * p.v.T)
     p.r.update(G, diag(1 - p.z) * G.prev + p.k * p.v.T)
     p.r.output("o", (p.S.next + G.next).T * p.q)
-    assert compile_spec(p.r).family == "segment-parallel"
+    c = compile_spec(p.r)
+    assert c.family == "strata" and {s.name for s in c.strata[-1].compiled.step.states} == {"S", "G"}
 
 
 @pytest.mark.parametrize(

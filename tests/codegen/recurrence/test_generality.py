@@ -49,6 +49,7 @@ LITERATURE = read_all()
 OTHER_FAMILIES = {r.name: "segment-parallel" for r in read(SPECS / "entries.py")}  # see test_signs.py
 OTHER_FAMILIES |= {r.name: "strata" for r in read(SPECS / "frames.py")}
 OTHER_FAMILIES |= {
+    "gla_signed": "strata",
     "gateloop": "strata",
     "mamba3_complex": "strata",
     "log_space": "scan",
@@ -258,7 +259,7 @@ def test_any_output_of_reads_is_chunk_parallel(name: str) -> None:
 NOT_AFFINE = {
     "a function of the whole state": (lambda p: tanh(p.S.prev) + p.k * p.v.T, "isn't affine", "tanh(S_{t-1})"),
     "the state squared": (lambda p: p.S.prev - p.b * p.S.prev * (p.S.prev.T * p.k) * p.v.T, "", "S_{t-1}"),
-    "a decay that may be negative": (lambda p: diag(p.q) * p.S.prev + p.k * p.v.T, "may be zero or negative", "q_t"),
+    "a decay that may be negative": (lambda p: diag(p.q) * p.S.prev * diag(p.v) + p.k * p.v.T, "may be zero or negative", "q_t"),
     "a decay that depends on the state": (lambda p: sigmoid(dot(p.S.prev.T * p.k, p.v)) * p.S.prev, "depends on", "S_{t-1}"),
     "a function of what is read": (lambda p: p.S.prev + p.k * tanh(p.S.prev.T * p.k).T, "isn't affine", "tanh(S_{t-1}^T k_t)"),
     "keys that read the state": (lambda p: p.S.prev + (p.S.prev * p.u) * (p.S.prev.T * p.k).T, "two reads", "k_t^T S_{t-1}"),

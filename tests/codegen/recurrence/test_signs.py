@@ -24,7 +24,7 @@ from chunkform.spec.language import Recurrence, diag, hadamard, ones, tanh
 
 SPECS = {r.name: r for r in read(FOLDER / "signed.py")}
 ENTRIES = {r.name: r for r in read(FOLDER / "entries.py")}
-FRAMED = ("gateloop", "mamba3_complex")  # by channels, and so over chunks in a frame that turns with them
+FRAMED = ("gla_signed", "gateloop", "mamba3_complex")  # by channels, and so over chunks in a frame that moves with them
 ANY = {"g": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4), "th": lambda x: x * 3}
 VALUES = {  # of what a decay is a function of: of any size, often exactly 0, both signs next to each other
     "ssd_signed": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4),

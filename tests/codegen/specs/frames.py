@@ -1,6 +1,6 @@
 """States that turn into each other channel by channel: with corrections, on the value's side, by an angle for all channels."""
 
-from chunkform.spec.language import Recurrence, cos, diag, exp, hadamard, normalize, sin, softplus
+from chunkform.spec.language import Recurrence, cos, diag, exp, hadamard, normalize, sin, softplus, tanh
 
 turned_delta_rule = r = Recurrence("turned_delta_rule")  # corrections of what is read of a state that has turned
 d, e = r.dims("d e")
@@ -59,3 +59,39 @@ r.update(A, a * (c * A.prev - s * B.prev) + k * v.T)
 r.update(B, a * (s * A.prev + c * B.prev))
 r.output("o", A.next.T * q)
 r.output("p", B.next * q)
+
+signed_delta_rule = r = Recurrence("signed_delta_rule")  # a correction beside numbers of either sign for each channel
+d, e = r.dims("d e")
+q, k, g = r.inputs("q k g", d)
+v = r.inputs("v", e)
+S = r.state("S", d, e)
+kept = diag(tanh(g)) * S.prev
+r.update(S, kept + normalize(k) * (v - kept.T * normalize(k)).T)
+r.output("o", S.next.T * q)
+
+signed_values = r = Recurrence("signed_values")  # on the value's side, beside a decay of all; read before the step as well
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v, g = r.inputs("v g", e)
+a = r.decay("a")
+S = r.state("S", d, e)
+r.update(S, a * S.prev * diag(cos(g)) + k * v.T)
+r.output("o", S.next.T * q)
+r.output("p", S.prev.T * q)
+
+gates_to_zero = r = Recurrence("gates_to_zero")  # never below 0, but perhaps 0; two writes
+d, e = r.dims("d e")
+q, k, l = r.inputs("q k l", d)
+v, w = r.inputs("v w", e)
+z = r.inputs("z", d, domain=(0, 1))
+S = r.state("S", d, e)
+r.update(S, diag(1 - z) * S.prev + k * v.T + l * w.T)
+r.output("o", S.next.T * q + S.next.T * l)
+
+signed_before = r = Recurrence("signed_before")  # what is written before a state is multiplied
+d, e = r.dims("d e")
+q, k, g = r.inputs("q k g", d)
+v = r.inputs("v", e)
+S = r.state("S", d, e)
+r.update(S, diag(tanh(g)) * (S.prev + k * v.T))
+r.output("o", S.next.T * q)

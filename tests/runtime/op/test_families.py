@@ -114,12 +114,12 @@ def strata() -> Recurrence:
 
 FAMILIES = {
     "chunk-parallel": signed,
-    "segment-parallel: signs": signed_channels,
+    "strata: signs": signed_channels,
     "chunk-parallel: both axes": both_axes,
     "segment-parallel: entries": entry_decays,
     "strata: rotation": rotation,
     "segment-parallel: rank m": rank_m,
-    "segment-parallel: columns": corrected,
+    "strata: corrections": corrected,
     "scan": scan,
     "strata": strata,
 }

@@ -26,8 +26,10 @@ from chunkform.errors import GateError
 
 HERE = Path(__file__).parent
 SPECS = {r.name: r for r in (*read(FOLDER / "frames.py"), *read(FOLDER / "entries.py"))}
-TURNED = [r.name for r in read(FOLDER / "frames.py")] + ["gateloop", "mamba3_complex"]
-FEW = ("turned_delta_rule", "turned_heads", "gateloop")  # a correction, numbers that are handed on, channels
+FRAMED = [r.name for r in read(FOLDER / "frames.py")] + ["gateloop", "mamba3_complex", "gla_signed"]
+FEW = ("turned_delta_rule", "turned_heads", "gateloop", "signed_values", "gates_to_zero", "signed_before")
+INTERPRETED = ("gateloop", "gla_signed")
+OTHERS = {r.name for r in read(FOLDER / "entries.py")}
 
 
 @cache
@@ -40,11 +42,11 @@ def op(name: str) -> Any:
     return chunkform.compile(SPECS[name])
 
 
-@pytest.mark.parametrize("name", TURNED)
-def test_a_rotation_is_a_scan_of_angles_and_then_a_form_over_chunks(name: str) -> None:
+@pytest.mark.parametrize("name", FRAMED)
+def test_units_are_scanned_and_then_there_is_a_form_over_chunks(name: str) -> None:
     c = compiled(name)
     assert c.frame is not None and {g.name for g in c.gates} >= {"frame", "strata"}
-    assert [p.compiled.family for p in c.strata] == ["scan", "chunk-parallel"]
+    assert set(c.strata[0].compiled.step.updates) == {*c.frame.hidden} and c.strata[1].compiled.family == "chunk-parallel"
     assert [triton_section(p.compiled).stepwise for p in c.strata] == [None, None]
 
 
@@ -54,7 +56,7 @@ def test_an_angle_for_every_entry_has_no_frame() -> None:
     assert c.frame is None and c.family == "segment-parallel"
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.long) for n in TURNED])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.long) for n in FRAMED])
 def test_numbers_are_those_of_the_plain_loop(name: str) -> None:
     f64 = torch.float64
     cases = [Case(batch=1, steps=130, width=8, dtype=f64), Case(steps=1, width=8, dtype=f64, initial=False)]
@@ -67,10 +69,10 @@ def test_numbers_are_those_of_the_plain_loop(name: str) -> None:
         assert not bad, bad
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "gateloop" else pytest.mark.long) for n in TURNED])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in INTERPRETED else pytest.mark.long) for n in FRAMED])
 def test_kernels_have_the_numbers_of_the_plain_loop(name: str, tmp_path: Path) -> None:
     """In Triton's interpreter, whole and packed."""
-    file = FOLDER / ("frames.py" if name.startswith("turned") else "entries.py")
+    file = FOLDER / ("entries.py" if name in OTHERS else "frames.py")
     done = script(HERE / "frames_interpreted.py", str(file), name)
     assert done.returncode == 0, done.stderr[-3000:]
     errors = json.loads(done.stdout)
