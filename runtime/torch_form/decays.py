@@ -86,10 +86,10 @@ def left_out(
     """[..., C, d]: at each step the products <S, dS> of a state before the step and its gradient after it, channel by channel,
     without the step's own decay.
 
-    `both` [..., d] is that of the state before the chunk and its gradient after it, `start` [..., C, d] what the reads take of
-    the state before the chunk, `end` what the writes take of the gradient after it, and `weights` [..., C, C] what a read takes of
-    a write but for `read` and `write` [..., C, d]. Each step adds what it writes to what later reads will have seen of it by then,
-    so that nothing is divided by a decay, which may be zero.
+    `both` [..., d] is that of the state before the chunk and its gradient after it, `start` [..., C, d] what the reads take
+    of the state before the chunk, `end` what the writes take of the gradient after it, and `weights` [..., C, C] what a read
+    takes of a write but for `read` and `write` [..., C, d]. Each step adds what it writes to what later reads will have seen
+    of it by then, so that nothing is divided by a decay, which may be zero.
     """
     size = g.shape[-2]
     total, before = _cumulative(g, -2)

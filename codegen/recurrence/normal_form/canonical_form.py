@@ -432,8 +432,10 @@ class Canonical:
             coupling = tuple((o, self._rewritten(c)) for o, c in final.others)
             if any(feeds(c) for _, c in coupling):
                 raise NotAffine("what a state is scaled by depends on the states", coupling[0][1])
+            never_negative = forgets(final)
+            signed = is_signed(final) and not never_negative
             direction, axes = self.drafts[n].direction, self.i.states[n].axes
-            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, coupling, is_signed(final) and not forgets(final), forgets(final)))
+            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, coupling, signed, never_negative))
         return tuple(out)
 
     def _made(self, state: str, raw: RawWrite, late: bool, flipped: bool, own: set[str]) -> Write:

@@ -62,7 +62,9 @@ class StateForm:
         tuple[str, Node], ...
     ] = ()  # previous states of the group that are added as a whole: (name, scalar)
     signed: bool = False  # the decay is a scalar that may be zero or negative, and so has no logarithm
-    forgets: bool = False  # the decay is one for each channel that may be exactly zero: its gradient isn't divided by it
+    forgets: bool = (
+        False  # the decay is one for each channel that may be exactly zero: its gradient isn't divided by it
+    )
 
     @property
     def by_products(self) -> bool:

@@ -131,7 +131,7 @@ def _found(p: StepProgram, positive: Callable[[Node], bool]) -> tuple[list[_Unit
         factors |= {(s.name, of): a for of, a in found.items() if a is not ZERO}
     groups = groups_of([s.name for s in p.states], factors)
     units: list[_Unit | None] = [_rotation(p, group, factors) for group in groups if len(group) == 2]
-    for (name, *others) in groups:
+    for name, *others in groups:
         alone = not others and not _holds(rests[name])
         if alone and len(p.state(name).axes) == 2 and (name, name) in factors:
             units.append(_sign(name, factors[name, name], positive))

@@ -30,7 +30,9 @@ def lower_bound(default: float | None = None, **within: object) -> Recurrence:
 
 @pytest.mark.parametrize("within", [{"domain": (0.7, 0.95)}, {"sign": "positive"}])
 def test_what_is_made_of_a_bounded_constant_is_a_decay(within):
-    assert chunkform.explain(lower_bound()).family == "strata"  # which may be below 0, or 1 at all gates: a sign is counted
+    assert (
+        chunkform.explain(lower_bound()).family == "strata"
+    )  # which may be below 0, or 1 at all gates: a sign is counted
     r = lower_bound(**within)
     c = compile_spec(r)
     assert c.family == "chunk-parallel"

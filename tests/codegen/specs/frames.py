@@ -1,4 +1,4 @@
-"""States that turn into each other channel by channel: with corrections, on the value's side, by an angle for all channels."""
+"""States in a frame that moves with them: that turn into each other, or whose channels have numbers of either sign."""
 
 from chunkform.spec.language import Recurrence, cos, diag, exp, hadamard, normalize, sin, softplus, tanh
 
@@ -60,7 +60,7 @@ r.update(B, a * (s * A.prev + c * B.prev))
 r.output("o", A.next.T * q)
 r.output("p", B.next * q)
 
-signed_delta_rule = r = Recurrence("signed_delta_rule")  # a correction beside numbers of either sign for each channel
+signed_delta_rule = r = Recurrence("signed_delta_rule")  # a correction beside such numbers
 d, e = r.dims("d e")
 q, k, g = r.inputs("q k g", d)
 v = r.inputs("v", e)
@@ -69,7 +69,7 @@ kept = diag(tanh(g)) * S.prev
 r.update(S, kept + normalize(k) * (v - kept.T * normalize(k)).T)
 r.output("o", S.next.T * q)
 
-signed_values = r = Recurrence("signed_values")  # on the value's side, beside a decay of all; read before the step as well
+signed_values = r = Recurrence("signed_values")  # on the value's side, read before the step as well
 d, e = r.dims("d e")
 q, k = r.inputs("q k", d)
 v, g = r.inputs("v g", e)

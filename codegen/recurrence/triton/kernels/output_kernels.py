@@ -249,7 +249,9 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     doc = "State-adjoint products at each step, of all intervals at once."
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
-    many = many or any(x.op == "left_out" for x in walk(*stage.outputs.values()))  # which holds a read's tile for each step
+    many = many or any(
+        x.op == "left_out" for x in walk(*stage.outputs.values())
+    )  # which holds a read's tile for each step
     arguments = tuple(tiles.arguments.values())
     opened = replace(ahead, full=full, tile=tiles.tile, decays=decays, streams=streams)
     opened = replace(opened, definitions=stage.definitions, outputs=stage.outputs)

@@ -46,7 +46,9 @@ def op(name: str) -> Any:
 def test_units_are_scanned_and_then_there_is_a_form_over_chunks(name: str) -> None:
     c = compiled(name)
     assert c.frame is not None and {g.name for g in c.gates} >= {"frame", "strata"}
-    assert set(c.strata[0].compiled.step.updates) == {*c.frame.hidden} and c.strata[1].compiled.family == "chunk-parallel"
+    assert (
+        set(c.strata[0].compiled.step.updates) == {*c.frame.hidden} and c.strata[1].compiled.family == "chunk-parallel"
+    )
     assert [triton_section(p.compiled).stepwise for p in c.strata] == [None, None]
 
 
