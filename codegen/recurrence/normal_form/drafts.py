@@ -76,8 +76,9 @@ def is_signed(m: MatrixValue) -> bool:
 
 def forgets(m: MatrixValue) -> bool:
     """Is the decay one for each channel of a matrix, and never negative, but perhaps zero?"""
-    known = m.decay not in (None, ZERO) and len(m.decay.axes) == 1 and None not in (m.row, m.col)
-    return known and not positive(m.decay) and all(map(at_least_zero, factors_of(m.decay)))
+    if m.decay is None or len(m.decay.axes) != 1 or None in (m.row, m.col):
+        return False
+    return not positive(m.decay) and all(map(at_least_zero, factors_of(m.decay)))
 
 
 def _based_on(m: MatrixValue, name: str) -> MatrixValue:
