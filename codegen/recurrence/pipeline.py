@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace as replace_parts
 from typing import Any
 
 from chunkform.spec.language import Recurrence
@@ -142,11 +143,23 @@ def _frame(k: Known) -> None:
     found = strata(frame.step, family_of)
     if found is None:
         return
-    parts = _parts(k, found)
+    parts = tuple(
+        _scanned(p) if {s.name for s in p.compiled.step.states} <= {*frame.hidden} else p for p in _parts(k, found)
+    )
     family = {s.name: p.compiled.family for p in parts for s in p.compiled.step.states}
-    parallel = ("chunk-parallel", "scan")
-    if all(family[n] == "chunk-parallel" for n in frame.moved) and all(family[n] in parallel for n in frame.hidden):
+    if all(family[n] == "chunk-parallel" for n in frame.moved) and all(family[n] == "scan" for n in frame.hidden):
         k.frame, k.strata, k.parts = frame, found, parts
+
+
+def _scanned(part: Part) -> Part:
+    """A stratum of products of units, as the scan that it is too where it has a form over chunks."""
+    c = part.compiled
+    found = scans(c.step, c.adjoint)
+    if found is None or c.family != "chunk-parallel":
+        return part
+    gates = (*c.gates, gate_scans(c.adjoint, found))
+    plans = dict.fromkeys(("form", "adjoint_form", "forward", "backward", "substeps", "substep"))
+    return replace_parts(part, compiled=replace_parts(c, family="scan", gates=gates, **plans))
 
 
 def _strata(k: Known) -> None:

@@ -11,7 +11,7 @@ from ...ir.expr import replace as replaced
 from ...ir.notation import Notation
 from ..chunkwise.compiled import Compiled, Part
 from ..step.elementwise import Entry, entrywise
-from ..step.frames import Frame
+from ..step.frames import Frame, begins_with
 from .chunk_notation import chunk_sections
 from .chunk_symbols import Symbols
 from .form_notation import form_formulas
@@ -63,8 +63,8 @@ def strata_sections(c: Compiled) -> Iterator[Section]:
     for n, part in enumerate(c.strata, 1):
         own, title = part.compiled, f"Stratum {n}"
         states = ", ".join(s.name for s in own.step.states)
-        added = ", ".join(s.name for s in own.step.states if s.name not in {x.name for x in c.step.states})
-        start = f" {added}: 0 before the first step." if added else ""
+        added = [s for s in own.step.states if s.name not in {x.name for x in c.step.states}]
+        start = "".join(f" {s.name}: {begins_with(s)} before the first step." for s in added)
         yield Section(title, (sentence(f"{states}: {FAMILIES[own.family]}.{start}"), *_taken(c, part)))
         for section in family_sections(own):
             yield replace(section, title=f"{title}: {section.title[0].lower()}{section.title[1:]}")

@@ -82,10 +82,10 @@ r.output("p", S.prev.T * q)
 gates_to_zero = r = Recurrence("gates_to_zero")  # never below 0, but perhaps 0; two writes
 d, e = r.dims("d e")
 q, k, l = r.inputs("q k l", d)
-v, w = r.inputs("v w", e)
+v, u = r.inputs("v u", e)
 z = r.inputs("z", d, domain=(0, 1))
 S = r.state("S", d, e)
-r.update(S, diag(1 - z) * S.prev + k * v.T + l * w.T)
+r.update(S, diag(1 - z) * S.prev + k * v.T + l * u.T)
 r.output("o", S.next.T * q + S.next.T * l)
 
 signed_before = r = Recurrence("signed_before")  # what is written before a state is multiplied

@@ -26,6 +26,7 @@ FUNCTIONS = {
     "sqrt": np.sqrt,
     "sin": np.sin,
     "sign": np.sign,
+    "unit": lambda x: np.where(x < 0, -1.0, 1.0),
     "relu": lambda x: np.maximum(x, 0),
     "step": lambda x: (x > 0) * 1.0,
     "cos": np.cos,

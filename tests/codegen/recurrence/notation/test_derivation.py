@@ -17,6 +17,7 @@ from chunkform.codegen.recurrence.notation.derivation import derivation
 from chunkform.codegen.recurrence.oracle import oracle
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.step.adjoint import gradient_name
+from chunkform.codegen.recurrence.step.frames import begins_with
 from chunkform.spec.language import Max, Recurrence, absolute, dot, find, normalize, sigmoid
 
 from .reading import read, read_indexed
@@ -292,7 +293,8 @@ def test_the_strata_forward(case):
     if run.c.frame is not None:  # in which states have other values than the step's
         run = Run(run.c)
     for s in (s for part in run.c.strata for s in part.compiled.step.states):
-        run.values.setdefault((s.name, "0"), np.zeros([run.sizes[dim_of(a)] for a in s.axes] + [1] * (2 - len(s.axes))))
+        shape = [run.sizes[dim_of(a)] for a in s.axes] + [1] * (2 - len(s.axes))
+        run.values.setdefault((s.name, "0"), np.full(shape, float(begins_with(s))))
     for t in range(1, STEPS + 1):
         for title in strata:
             parts = (title, f"{title}: maps that compose", f"{title}: read-write form")
