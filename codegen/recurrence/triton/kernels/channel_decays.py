@@ -207,11 +207,17 @@ class ChannelDecays(TileProducts):
         late, write_late, _, direction = mask.attrs
         high, low = (late, write_late) if direction > 0 else (not write_late, not late)
         name = self._decay_name(d)
-        width = Name(size_name(dim_of(axis)))
-        sums, counts = (plus(f"{name}_{x}", times("step", width)) for x in ("sums", "rests"))
         if self.by_range is not None and name not in self.by_range:
             self.by_range.append(name)
             self.argument(name, Role.EXTENTS, "extent", self.decays[d], (axis,))
+        return self.in_memory(d, axis, high, low)
+
+    def in_memory(self, d: Node, axis: str, high: bool, low: bool) -> list[Code]:
+        """Where cumulative sums of a decay over an axis lie, and those up to the later step of a pair and to the earlier one,
+        each with the step's own where `high` or `low`."""
+        name = self._decay_name(d)
+        width = Name(size_name(dim_of(axis)))
+        sums, counts = (plus(f"{name}_{x}", times("step", width)) for x in ("sums", "rests"))
         edges = [Name(y) for x in (high, low) for y in self._cumulative(d, x, over=(ROW, axis))]
         index = self.index(axis)
         given = Either(counts, Name("EXACT"), Literal(None))

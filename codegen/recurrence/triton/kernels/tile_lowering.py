@@ -194,9 +194,10 @@ class Tiles(TileLeaves, Walk[Node, Value]):
         matrix = self._whole(weights, (ROW, COL))
         edges = [self._whole(y, own) for y in (start, end)]
         last = self._whole(both, (channel,))
-        sums = [Name(y) for inclusive in (True, False) for y in self._cumulative(decay, inclusive, over=own)]
-        ends = [Name(y) for y in self._cumulative(decay, True, end=True)]
-        made = call("products_left_out", *tile, matrix, *edges, last, *sums, *ends, *x.attrs, "C", "EXACT")
+        read_late, write_late = x.attrs
+        ways = *x.attrs, "C", self.chunk, "LEVELS", "EXACT", "DT"
+        places = self.in_memory(decay, channel, not read_late, write_late)
+        made = call("products_left_out", *tile, matrix, *edges, last, *places, *ways)
         return self.assign(self.wish(x, "products"), made, own, note="without the step's own decay")
 
     def _whole(self, x: Node, axes: tuple[str, ...]) -> Code:
