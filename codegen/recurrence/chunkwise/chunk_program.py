@@ -523,10 +523,10 @@ def _left_out(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, i
     given = zip(args[1:], x.args[1:], places, strict=True)
     read, write, weights, start, end, both = (_over(v, y.axes, to, sizes) for v, y, to in given)
 
-    def product(*factors: Any) -> Any:
+    def product(*factors: np.ndarray) -> np.ndarray:
         return functools.reduce(m.mul, factors)
 
-    def decays(*spans: range) -> list[Any]:
+    def decays(*spans: range) -> list[np.ndarray]:
         return [d[..., n] for span in spans for n in span]
 
     found = []
