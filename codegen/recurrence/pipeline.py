@@ -158,8 +158,7 @@ def _scanned(part: Part) -> Part:
     if found is None or c.family != "chunk-parallel":
         return part
     gates = (*c.gates, gate_scans(c.adjoint, found))
-    plans = dict.fromkeys(("form", "adjoint_form", "forward", "backward", "substeps", "substep"))
-    return replace_parts(part, compiled=replace_parts(c, family="scan", gates=gates, **plans))
+    return replace_parts(part, compiled=Compiled(c.spec, c.step, c.adjoint, "scan", gates=gates))
 
 
 def _strata(k: Known) -> None:
