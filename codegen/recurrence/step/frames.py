@@ -158,7 +158,7 @@ def _rotation(p: StepProgram, group: tuple[str, ...], factors: dict[tuple[str, s
 
 def _sign(name: str, factor: Node, positive: Callable[[Node], bool]) -> _Sign | None:
     """Is a state multiplied by something of either sign along one axis?"""
-    signed = [f for f in factors_of(factor) if not positive(f)]
+    signed = [f for f in factors_of(factor) if not positive(f) and not (f.op == "fn" and f.attrs[0] == MAGNITUDE)]
     if len({f.axes for f in signed if f.axes}) > 1 or any(len(f.axes) > 1 for f in signed) or not signed:
         return None
     own = mul(*signed)
