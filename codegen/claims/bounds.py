@@ -236,8 +236,8 @@ def has_ends(node: Formula, setting: Setting) -> bool:
 def domain_of(q: Quantity, setting: Setting) -> str:
     """A quantity's domain; that of a recurrence's input is what the recurrence says."""
     r = setting.recurrence
-    decays = {v.name for v in r.variables if v.is_decay} if r is not None and q.kind == "spec" else set()
-    return "decay" if (q.source or q.name) in decays else q.domain
+    kinds = {v.name: v.kind for v in r.variables} if r is not None and q.kind == "spec" else {}
+    return "decay" if kinds.get(q.source or q.name, "").startswith("decay") else q.domain
 
 
 def substituted(x: Any, substitution: list[tuple[Any, Any]]) -> Any:

@@ -27,4 +27,4 @@ def is_decay(setting: Setting, name: str) -> bool:
     if q is not None and q.domain.endswith("decay"):
         return True
     r = setting.recurrence
-    return r is not None and any(v.name == name and v.is_decay for v in r.variables)
+    return r is not None and any(v.name == name and v.kind.startswith("decay") for v in r.variables)

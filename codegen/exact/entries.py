@@ -22,7 +22,6 @@ COMPARISONS: dict[str, Callable[[Entry, Entry], Entry]] = {
 }  # fmt: skip
 
 
-LARGEST_EXPONENT = 127  # what is 2 to a larger whole number is infinite in float32, of which nothing is known here
 BINARY = {"+": r.add, "-": r.subtract, "*": r.multiply, "/": r.divide}
 
 
@@ -114,9 +113,8 @@ class Residues:
         return r.product(a, b)
 
     def function(self, name: str, a: np.ndarray) -> np.ndarray:
-        if name == "exp2":
-            made = np.where(r.beyond(a, LARGEST_EXPONENT), r.NOTHING, r.function(name, a))
-            return np.where(a == r.LOWEST, 0, made) if self.infinite else made
+        if self.infinite and name == "exp2":
+            return np.where(a == r.LOWEST, 0, r.function(name, a))
         self.finite(a)
         return r.function(name, a)
 
@@ -199,6 +197,4 @@ def _times(a: Entry, b: Entry) -> Entry:
 def _power_of_two(x: Entry) -> Entry:
     if x is UNDEFINED or isinstance(x, float):
         return UNDEFINED if x is UNDEFINED or x > 0 else Fraction(0)
-    if x.denominator == 1 and x > LARGEST_EXPONENT:
-        return UNDEFINED
     return Fractions.numbers.fn("exp2", array(x)).item()

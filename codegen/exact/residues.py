@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.evaluate import PRIME
-from .meanings import SMALL, UNDEFINED, NeedsOrder, centred, has_order, inverse, residue, residue_of_function
+from .meanings import UNDEFINED, NeedsOrder, centred, has_order, inverse, residue, residue_of_function
 
 NOTHING, LOWEST = -1, -2
 BELOW_ALL = -(2**62)  # what stands for minus infinity where numbers are ordered
@@ -147,11 +147,6 @@ def ordered(a: np.ndarray) -> np.ndarray:
     if not has_order(int(abs(x).max(initial=0))):
         raise NeedsOrder
     return np.where(a == LOWEST, BELOW_ALL, x)
-
-
-def beyond(a: np.ndarray, most: int) -> np.ndarray:
-    """Which of these are whole numbers above `most`, so far as these are known by their residues."""
-    return (a > most) & (a < SMALL)
 
 
 def extreme(a: np.ndarray, b: np.ndarray, most: bool) -> np.ndarray:

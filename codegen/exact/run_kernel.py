@@ -56,8 +56,6 @@ from ..ir.kernel_ir import (
     Store,
     TileFunction,
     assigned,
-    expressions,
-    inner,
     reads,
 )
 from ..ir.spellings import Function, Power
@@ -204,10 +202,7 @@ class _Launch:
         bounds = [self.value(y, names) for y in over.arguments]
         outside = self.traffic.rounds
         if all(isinstance(b, int) or self.is_one(b) for b in bounds):
-            each = range(*(self.whole(b) for b in bounds))
-            if not each and over.function != "tl.static_range":
-                self.compiled(x.body, names)
-            for turn, n in enumerate(each):
+            for turn, n in enumerate(range(*(self.whole(b) for b in bounds))):
                 if not len(self.active):
                     break
                 names[x.name] = n
@@ -217,23 +212,6 @@ class _Launch:
             return
         self.rounds_apart(x, bounds, names)
         self.traffic.rounds = outside
-
-    def compiled(self, body: Body, names: Names) -> None:
-        """Statements that no program comes to are compiled all the same: no pointer there may be missing."""
-        for x in body:
-            match x:
-                case If(condition=condition) if condition.names <= names.keys():
-                    where = self.truth(self.value(condition, names))
-                    ways = (where,) if isinstance(where, bool) else (True, False)
-                    for way in ways:
-                        self.compiled(x.body if way else x.otherwise, names)
-                    continue
-                case If() | For():
-                    self.compiled(inner(x), names)
-            pointers = [y.pointer for e in expressions(x) for y in e.loads]
-            for y in [*pointers, *([x.pointer] if isinstance(x, Store) else [])]:
-                if any(names.get(n, y) is None for n in y.names):
-                    raise GateError(f"{self.name}: {y.text} points nowhere")
 
     def rounds_apart(self, x: For, bounds: list[Value], names: Names) -> None:
         """A loop whose bounds differ between programs."""

@@ -203,7 +203,7 @@ def docstring(c: CompiledProgram) -> str:
             note = " Constant in time."
         if v.name in g.program.signs:
             note += f" Each entry must be {signs[g.program.signs[v.name]]}."
-        lines.append(f"    {key_of(v.name, v.kind in DECAYS)}: [{shape}].{note}")
+        lines.append(f"    {key_of(v.name, v.kind.startswith('decay'))}: [{shape}].{note}")
     states = ", ".join(f"{s} [{', '.join(['B', 'H', *g.dims[s]])}]" for s in g.finals)
     many = "a tuple of " if len(g.finals) > 1 else ""
     lines += [

@@ -361,7 +361,7 @@ def _spec_quantity(r: Claimable | None, name: str) -> tuple | None:
     stepwise = ("t",)
     for v in r.variables:
         if v.name == name:
-            return _shape(v.dims), () if v.is_fixed else stepwise
+            return _shape(v.dims), () if v.kind.endswith(("parameter", "constant")) else stepwise
     for s in r.states:
         if s.name == name:
             return _shape(s.dims), stepwise

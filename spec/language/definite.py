@@ -165,20 +165,20 @@ class _Analysis:
         number, rest = x.as_coeff_Add()
         for part in sympy.Add.make_args(rest):
             coefficient, core = part.as_coeff_Mul()
-            at_most_one = core.is_Symbol and self.is_decay(core.name)
+            at_most_one = core.is_Symbol and self.kind(core.name).startswith("decay")
             if coefficient.is_negative and (at_most_one or isinstance(core, sigmoid_)):
                 number += coefficient
             elif not self.sign(part):
                 return UNKNOWN
         return NONNEGATIVE if number.is_nonnegative else UNKNOWN
 
-    def is_decay(self, name: str) -> bool:
-        return any(v.name == name and v.is_decay for v in self.r.variables)
+    def kind(self, name: str) -> str:
+        return next((v.kind for v in self.r.variables if v.name == name), "")
 
     def named(self, name: str) -> int:
         if name in self.signs:
             return self.signs[name]
-        if self.is_decay(name):
+        if self.kind(name).startswith("decay"):
             return POSITIVE
         if name in self.lets and not isinstance(self.lets[name].term, Matrix):
             return self.sign(self.lets[name].term)

@@ -39,10 +39,6 @@ PARTS = ("re", "im")  # what the parts of a complex quantity are called, behind 
 LAYOUT = frozenset("B T H".split())  # what the axes of every op are called
 
 
-DECAYS = ("decay", "decay parameter")  # kinds of variables that are between 0 and 1
-FIXED = ("parameter", "decay parameter", "constant")  # kinds that are the same at every step
-
-
 @dataclass(frozen=True)
 class Variable:
     """A declared quantity. kind: input | decay | parameter | constant. A decay is handed to the op as its natural log."""
@@ -53,15 +49,6 @@ class Variable:
     where: Source
     default: float | None = None
     domain: Domain | None = None
-
-    @property
-    def is_decay(self) -> bool:
-        return self.kind in DECAYS
-
-    @property
-    def is_fixed(self) -> bool:
-        """Is it the same at every step?"""
-        return self.kind in FIXED
 
 
 @dataclass(frozen=True)
@@ -358,7 +345,7 @@ class Recurrence(Claiming, Declaration):
                     )
                 made.append(complex_of(*(self._declare(f"{name}_{x}", kind, dims) for x in PARTS)))
                 continue
-            self._check_dims(dims, name, decay=kind in DECAYS)
+            self._check_dims(dims, name, decay=kind.startswith("decay"))
             self.variables.append(Variable(name, kind, dims, caller(), default, domain))
             made.append(symbol_of(name, kind, dims, self.owner))
         return made[0] if len(made) == 1 else tuple(made)

@@ -139,21 +139,3 @@ def test_minus_infinity_has_an_order_and_an_exponential_among_residues():
 
 def test_numbers_are_the_same_by_their_residues():
     assert same(Fraction(1, 3), Fraction(1, 3) + PRIME) and not same(Fraction(1, 3), Fraction(1, 3) + PRIME + 1)
-
-
-def test_what_float32_has_no_room_for_is_undefined():
-    """2^128 is infinite: of the product with zero, which a slow path would have made, nothing is known."""
-    for order in ("", " + tl.max(tl.exp2(tl.zeros([2], tl.float32)) + n, axis=0) * 0"):
-        text = f"n = tl.arange(0, 2)\ntl.store(out + n, tl.exp2(tl.load(x + n)){order})"
-        assert left(text, 1, 2, x=tensor("x", 127, 128))[1] is UNDEFINED
-        assert left(text, 1, 2, x=tensor("x", 127, -128))[1] is not UNDEFINED
-
-
-def test_no_pointer_is_missing_where_no_round_is_taken():
-    """Triton compiles the body of a loop that nobody goes through."""
-    text = "y = 0.0\nfor n in range(0, count):\n    y += tl.load(x + n)\ntl.store(out + tl.program_id(0), y)"
-    guarded = text.replace("    y += tl.load(x + n)", "    if x is not None:\n        y += tl.load(x + n)")
-    assert left(text, 1, 1, x=tensor("x", 3), count=1) == [3]
-    assert left(guarded, 1, 1, x=None, count=0) == [0]
-    with pytest.raises(GateError, match="points nowhere"):
-        left(text, 1, 1, x=None, count=0)

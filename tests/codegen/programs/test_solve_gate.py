@@ -6,7 +6,7 @@ from shared.passed import instead
 
 from chunkform.codegen.ir.code import Binary, Name
 from chunkform.codegen.ir.code_parts import walk_code
-from chunkform.codegen.ir.kernel_ir import If, KernelFunction, expressions, statements
+from chunkform.codegen.ir.kernel_ir import If, KernelFunction, Let, expressions, reads, statements
 from chunkform.codegen.programs import cg_kernel
 from chunkform.codegen.programs.cg_kernel import solve_form
 from chunkform.codegen.programs.pipeline import compile_program
@@ -54,11 +54,12 @@ def test_wrong_kernels_are_refused(asked, number):
 
 
 def without_effect(k: KernelFunction) -> set[str]:
-    """Changes that nobody can see: of what is read only by kernels that are exact, which no solve is."""
+    """Changes that nobody can see: of what is never read, or only by kernels that are exact, which no solve is."""
     exact = [y for x in statements(k.body) if isinstance(x, If) and x.condition == Name("EXACT") for y in x.body]
-    found = [y for x in exact for e in expressions(x) for y in walk_code(e)]
-    differences = [y for y in found if isinstance(y, Binary) and y.operator == "-"]
-    return {f"operands swapped: {y.text} -> {(y.right - y.left).text}" for y in differences}
+    read = {n for x in statements(k.body) for n in reads(x)}
+    unseen = [*exact, *(x for x in statements(k.body) if isinstance(x, Let) and not read & set(x.names))]
+    found = [y for x in unseen for e in expressions(x) for y in walk_code(e)]
+    return {f"operands swapped: {y.text}" for y in found if isinstance(y, Binary) and y.operator == "-"}
 
 
 def test_wrong_sums_are_refused(asked):

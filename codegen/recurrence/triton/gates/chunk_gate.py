@@ -1,9 +1,8 @@
 """What must hold of kernels over chunks: run over exact numbers, they leave in memory what the chunk program says.
 
-Each is run as it is printed, for two sequences and heads of two chunks and a tail, for whole chunks, and for packed sequences,
-of which some chunks' places have no steps. Tiles are wider than their axes, or don't divide them. Log decays are whole numbers to
-base two, so that decays are exact. What is expected of a chunk is evaluated over the steps that it has, without any beyond the
-sequence's end.
+Each is run as it is printed, for two sequences and heads of two chunks and a tail, with tiles that are wider than their axes. Log
+decays are whole numbers to base two, so that decays are exact. What is expected of a chunk is evaluated over the steps that it
+has, without any beyond the sequence's end.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import Any, ClassVar
@@ -36,12 +34,10 @@ from ..kernels.places import same_size
 from ..plan_passes.hoist import HALVES, Opened, Own
 from ..plan_passes.roles import INNER, STEPS, TRANSITION, at_row
 from ..print.axis_names import block_name, dim_of_kept, size_name, tile_name
-from .kernel_gate import compare, laid_out, runtime_function, strided, tables
+from .kernel_gate import compare, runtime_function, strided
 
 NUMBERS = Rationals()
-B, H = 2, 2
-CHUNK = 4  # steps: among fewer, a product of matrices that are zero up to the diagonal is zero
-SIZES, WIDE = (3, 5), 8  # of axes, of which no tile of 2 is a divisor, and of tiles that are wider than these
+B, H, CHUNK = 2, 2, 2
 SUMMED = "summed"  # what is known of a decay are sums of its logarithms
 LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "prologue", "constant", TRANSITION, *PER_HEAD)
 FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to fit into float32
@@ -61,13 +57,8 @@ def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
     it is for."""
     try:
-        slow = bool(k.slow_path)
-        for large_range, exact, n in (
-            (slow, False, Lengths.TAIL),
-            (False, True, Lengths.WHOLE),
-            (slow, True, Lengths.PACKED),
-        ):
-            memory = Memory(k, CHUNK, large_range, exact, random.Random(k.name), n)
+        for large_range, exact in ((True, False), (False, True)) if k.slow_path else ((False, False), (False, True)):
+            memory = Memory(k, 4 if k.slow_path else CHUNK, large_range, exact, random.Random(k.name), even=exact)
             memory.launch(functions)
             _compare_prologue(k, memory)
     except NoMeaning as why:
@@ -110,18 +101,10 @@ class Chunks:
         return zip(self.b.tolist(), self.h.tolist(), self.c.tolist(), strict=True)
 
 
-class Lengths(Enum):
-    """How long sequences are: chunks and a tail, whole chunks alone, or several packed ones in a row."""
-
-    TAIL = "tail"
-    WHOLE = "whole"
-    PACKED = "packed"
-
-
 @dataclass
 class Memory:
-    """What a kernel over chunks is given, and what it leaves. `large_range`: decays of all chunks but the first are far below
-    what two factors can be split into. `exact`: cumulative sums lie in two parts, high and rest."""
+    """What a kernel over chunks is given, and what it leaves. `large_range`: decays of the second chunk are far below what two
+    factors can be split into. `exact`: cumulative sums lie in two parts, high and rest."""
 
     loaded: ClassVar[tuple[str, ...]] = LOADED  # kinds of leaves that it loads
     k: Kernel
@@ -129,7 +112,7 @@ class Memory:
     large_range: bool
     exact: bool
     random: random.Random
-    lengths: Lengths = Lengths.TAIL
+    even: bool = False  # is there no tail after whole chunks?
     values: dict[Key, np.ndarray] = field(default_factory=dict)  # by leaf: of each step [B, T, H, ..], or of each head
     logs: dict[Key, np.ndarray] = field(default_factory=dict)  # of decays of each step, to base two
     given: dict[str, Given] = field(default_factory=dict)
@@ -140,31 +123,18 @@ class Memory:
         dims = {dim_of(a) for a in axes} | {x.attrs[0] for x in self.nodes if x.op == "size"}
         dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
         whole = sorted({dim_of_kept(d) for d in dims})
-        self.sizes = {d: SIZES[whole.index(dim_of_kept(d)) % 2] for d in dims}
+        self.sizes = {d: 3 - whole.index(dim_of_kept(d)) % 2 for d in dims}
         ahead = list(walk(*(n for p in self.k.pieces for n in p.opened.origins.values())))
         others = {dim_of(a) for x in ahead for a in x.axes if a not in STEPS}
         others |= {x.attrs[0] for x in ahead if x.op == "size"}
         self.sizes |= dict.fromkeys(others - dims, 2)  # which only what is made before the kernel has
         self.given |= {size_name(d): n for d, n in self.sizes.items()}
-        self.given |= {block_name(a): WIDE for a in self.k.axes} | {tile_name(a): 2 for a in self.k.parts}
+        self.given |= {block_name(a): 4 for a in self.k.axes} | {tile_name(a): 2 for a in self.k.parts}
         for p in self.k.pieces:
             for node in p.opened.decays.values():
                 self.log_of(node)
         for a in self.k.arguments:
             self.given |= self.passed(a)
-
-    @property
-    def even(self) -> bool:
-        return self.lengths is Lengths.WHOLE
-
-    @property
-    def packed(self) -> bool:
-        return self.lengths is Lengths.PACKED
-
-    @property
-    def unshared(self) -> int:
-        """Which third of the inputs has values of its own for each head, where others are shared by all."""
-        return int(self.packed)
 
     @property
     def diagonal(self) -> int:
@@ -173,23 +143,11 @@ class Memory:
 
     @property
     def chunks(self) -> int:
-        return len(self.layout)
-
-    @cached_property
-    def layout(self) -> list[tuple[int, int]]:
-        """The first step of each chunk, and the one after its last: those that are the same where a place has no chunk."""
-        if not self.packed:
-            return [(t, min(t + self.chunk, self.steps)) for t in range(0, self.steps, self.chunk)]
-        return laid_out(self.starts, self.chunk)
-
-    @property
-    def starts(self) -> list[int]:
-        """Where packed sequences start, and the end of the last."""
-        return [0, self.chunk, self.chunk + 1, self.steps]
+        return self.whole_chunks + (not self.even)
 
     @property
     def steps(self) -> int:
-        return self.whole_chunks * self.chunk + (0 if self.even else self.chunk - 1)
+        return self.whole_chunks * self.chunk + (not self.even)
 
     @property
     def whole_chunks(self) -> int:
@@ -216,7 +174,7 @@ class Memory:
         """Logarithms of decays to base two, of each step or of each head; some are zero."""
         logs = array([Fraction(-self.random.randrange(3)) for _ in range(prod(shape))]).reshape(shape)
         if self.large_range and shape[:2] == (B, self.steps):
-            logs[:, self.chunk :] *= 30
+            logs[:, self.chunk : 2 * self.chunk] *= 30
         return logs
 
     def log_of(self, node: Node) -> np.ndarray:
@@ -240,9 +198,7 @@ class Memory:
                 self.logs[kind, name] = self.draw_logs((*lead, *own))
                 self.values[kind, name] = NUMBERS.fn("exp2", self.logs[kind, name])
             else:
-                shared = self.exact and kind == "input" and len(self.values) % 3 != self.unshared
-                values = self.draw((*lead[:2], 1, *own) if shared else (*lead, *own))
-                self.values[kind, name] = np.broadcast_to(values, (*lead, *own)) if shared else values
+                self.values[kind, name] = self.draw((*lead, *own))
         return self.values[kind, name]
 
     def number(self, key: Key, values: np.ndarray) -> np.ndarray:
@@ -320,8 +276,7 @@ class Memory:
         if a.layout == "chunked":  # by heads
             return {a.name: Tensor(a.name, values.swapaxes(1, 2).ravel())}
         if a.layout == "step":
-            own = values if values.strides[2] else values[:, :, :1]  # those that all heads share are a view
-            return strided(a.base, own, gap=1 + len(self.given))
+            return strided(a.base, values)
         raise GateError(f"{self.k.name}: nothing is known of {a.name}")
 
     def room(self, a: Argument) -> int:
@@ -339,7 +294,8 @@ class Memory:
     def cumulated(self, node: Node) -> np.ndarray:
         """Cumulative sums inside chunks, [B, T, H, ..]."""
         logs = self.log_of(node)
-        return np.concatenate([np.cumsum(logs[:, t:stop], axis=1) for t, stop in self.layout], axis=1)
+        starts = range(0, self.steps, self.chunk)
+        return np.concatenate([np.cumsum(logs[:, t : t + self.chunk], axis=1) for t in starts], axis=1)
 
     def sums_of(self, a: Argument) -> Given:
         assert a.source is not None
@@ -354,9 +310,8 @@ class Memory:
         """How far sums reach, at the first step of each chunk, [B, H, T]."""
         reach = -self.cumulated(node).min(axis=3)
         out = np.full((B, H, self.steps), UNDEFINED, dtype=object)
-        for t, stop in self.layout:
-            if t < stop:
-                out[..., t] = reach[:, t:stop].max(axis=1)
+        for t in range(0, self.steps, self.chunk):
+            out[..., t] = reach[:, t : t + self.chunk].max(axis=1)
         return out
 
     # --- running
@@ -383,8 +338,7 @@ class Memory:
         levels = self.chunk.bit_length() - 1
         words: dict[str, Given] = {"C": self.chunk, "CHUNK": self.chunk, "LEVELS": levels, "EVEN": self.even}
         words |= {"EXACT": self.exact, "GROUP": 2, "STAGES": 1, "T": self.steps, "H": H, "chunks": self.chunks}
-        words |= tables(self.layout, self.packed)
-        words |= {"programs": programs, "DT": "tl.float32"}  # type: ignore[dict-item]
+        words |= {"begins": None, "stops": None, "programs": programs, "DT": "tl.float32"}  # type: ignore[dict-item]
         for n, f in enumerate(functions):
             count = -(-programs // 2) if n or self.k.queues else programs
             run(f, count * self.tiles, {**self.given, **words, "SMALL_RANGE": n == 0}, self.function)
@@ -392,11 +346,12 @@ class Memory:
     # --- what is expected
 
     def places(self) -> Iterator[Chunks]:
-        """All chunks of all sequences and heads, by how many steps they have."""
-        for count in sorted({stop - t for t, stop in self.layout} - {0}, reverse=True):
-            numbers = [c for c, (t, stop) in enumerate(self.layout) if stop - t == count]
-            found = [(b, h, c) for b, h in np.ndindex(B, H) for c in numbers]
-            yield Chunks.at(found, (self.layout[c][0] for _, _, c in found), count)
+        """All chunks of all sequences and heads: whole ones, and tails."""
+        tail = range(self.whole_chunks, self.chunks)
+        for numbers, count in ((range(self.whole_chunks), self.chunk), (tail, self.steps % self.chunk)):
+            found = [(b, h, c) for b, h, c in np.ndindex(B, H, self.chunks) if c in numbers]
+            if found:
+                yield Chunks.at(found, (c * self.chunk for _, _, c in found), count)
 
     def env(self, p: Piece, at: Chunks, known: Env | None = None) -> Found:
         """The values of leaves over the steps of chunks: what is `known` already, and what the kernel is given."""

@@ -30,9 +30,9 @@ from ..kernels.chunk_kernel import Kernel
 from ..plan_passes.hoist import Opened, made_here
 from ..plan_passes.roles import at_row
 from ..print.axis_names import block_name
-from .chunk_gate import CHUNK, WIDE, B, Chunks, Found, H, Lengths
-from .kernel_gate import places_of, strided
-from .sweep_gate import States, Stored, Swept, launches_without
+from .chunk_gate import B, Chunks, Found, H
+from .kernel_gate import strided
+from .sweep_gate import States, Stored, Swept
 
 FEW, MANY = 4, 8  # warps
 
@@ -41,23 +41,20 @@ FEW, MANY = 4, 8  # warps
 def gate_fused(k: Kernel, f: KernelFunction) -> None:
     """Raises GateError where what passes have made of a fused backward pass isn't what it is for."""
     try:
-        for warps, segments in ((FEW, 1), (MANY, 2)):
+        for warps, chunk, segments in ((FEW, 2, 1), (MANY, 4, 2)):
             memory = Fused(
                 k,
-                CHUNK,
+                chunk,
                 False,
                 segments > 1,
                 random.Random(k.name),
-                Lengths.WHOLE if segments > 1 else Lengths.TAIL,
+                even=segments > 1,
                 segment_count=segments,
                 warps=warps,
             )
             memory.sweep(f)
             memory.compare_all()
-        for given in launches_without(k):
-            memory = Fused(k, CHUNK, False, True, random.Random(k.name), Lengths.WHOLE, only=given, warps=FEW)
-            memory.sweep(f)
-            memory.compare_all()
+        memory.sweep_bare(f)
     except NoMeaning as why:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
 
@@ -68,7 +65,8 @@ class Fused(Swept):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.given |= {block_name(a): WIDE for a in self.k.axes}  # as many rows of a state as warps at least
+        width = MANY if self.apart else 4  # rows of a state, as many as warps at least
+        self.given |= {block_name(a): width for a in self.k.axes}
 
     @property
     def apart(self) -> bool:
@@ -111,7 +109,7 @@ class Fused(Swept):
         if a.role is Role.CHECKPOINTS:
             return {a.name: self.checkpoints(a)}
         if a.stored and a.layout == "step":
-            return strided(a.base, np.full(self.each_step(a), UNDEFINED, dtype=object), gap=self.gap_of(a))
+            return strided(a.base, np.full((B, self.steps, H, *self.shape(a.axes)), UNDEFINED, dtype=object))
         if a.stored and a.layout == "sums":
             return {a.name: Tensor.room(a.name, B * H * self.rows_of(a))}
         return super().passed(a)
@@ -121,8 +119,9 @@ class Fused(Swept):
         ((s, _),) = self.k.spans
         rows, columns = self.opened.tile[0], self.opened.full[0]
         self.begun = self.draw((B, H, self.chunks, *self.shape(s.axes)))
-        cells = array([Fraction(0)]).repeat(B * self.chunks * WIDE * H * self.sizes[dim_of(columns)])
-        cells = cells.reshape(B, self.chunks, WIDE, H, -1)
+        width = MANY if self.apart else 4
+        cells = array([Fraction(0)]).repeat(B * self.chunks * width * H * self.sizes[dim_of(columns)])
+        cells = cells.reshape(B, self.chunks, width, H, -1)
         turned = self.begun if s.axes.index(rows) == 0 else self.begun.swapaxes(3, 4)
         cells[:, :, : self.sizes[dim_of(rows)]] = turned.transpose(0, 2, 3, 1, 4)
         return Tensor(a.name, cells.ravel())
@@ -185,14 +184,8 @@ class Fused(Swept):
             return self.parts_of(a, at)[..., 0]
         if a.layout != "step":
             return self.stored_of(a, at)
-        places, _ = places_of(self.each_step(a), self.gap_of(a))
-        return self.cells(a)[places[at.step]]
-
-    def each_step(self, a: Argument) -> tuple[int, ...]:
-        return (B, self.steps, H, *self.shape(a.axes))
-
-    def gap_of(self, a: Argument) -> int:
-        return 1 + self.k.arguments.index(a)
+        cells = np.concatenate([self.cells(a), array([UNDEFINED])]).reshape(B, self.steps, H, -1)
+        return cells[at.step][..., :-1]
 
     def spans(self, found: Found) -> np.ndarray:
         """The decays of a block times <S before it, dS after it>."""

@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -97,7 +96,7 @@ class _Inputs:
             lead: tuple[int, ...] = (B, self.steps, H) if kind in PER_STEP or kind == "sums" else (1, 1, H)
             if kind == "constant":
                 lead = ()
-            elif kind in ("input", "decay") and not known and self.all_given:  # one head, which all share
+            elif kind in ("input", "decay") and not known:  # one head, which all share
                 lead = (B, self.steps, 1)
             missing = bool(optional & {f"{base}_p", f"{base}_sums"}) and not self.wants(uses.get((kind, name)))
             values = known.setdefault(tensor, within(self.draw((*lead, *shape)), self.range_of(x)))
@@ -141,7 +140,7 @@ class _Inputs:
             return {f"{base}_sums": None if missing else Tensor(base, laid), f"{base}_n": 0 if missing else 2}
         if kind not in PER_STEP:
             return {f"{base}_p": None if missing else Tensor(base, values.ravel())}
-        return strided(base, values, missing, gap=1 + len(self.arguments))
+        return strided(base, values, missing)
 
 
 def within(values: np.ndarray, bounds: Range | None) -> np.ndarray:
@@ -154,46 +153,17 @@ def within(values: np.ndarray, bounds: Range | None) -> np.ndarray:
     return array(bounds.low + size if bounds.low > -inf else bounds.high - size)
 
 
-def strided(base: str, values: np.ndarray, missing: bool = False, gap: int = 1) -> Arguments:
-    """The arguments for values of each step, [B, T, H, ..], in memory with gaps of so many cells."""
-    places, strides = places_of(values.shape, gap)
-    cells = np.full(places.max() + 1, UNDEFINED, dtype=object)
-    cells[places] = values.reshape(places.shape)
+def strided(base: str, values: np.ndarray, missing: bool = False) -> Arguments:
+    """The arguments for values of each step, [B, T, H, ..], in memory with gaps."""
+    width = int(np.prod(values.shape[3:])) + 1
+    cells = np.full((*values.shape[:3], width), UNDEFINED, dtype=object)
+    cells[..., : width - 1] = values.reshape(*values.shape[:3], -1)
+    _, steps, heads = values.shape[:3]
+    strides = {"b": steps * heads * width, "t": heads * width, "h": width, "g": H // heads}
     return {
-        f"{base}_p": None if missing else Tensor(base, cells),
+        f"{base}_p": None if missing else Tensor(base, cells.ravel()[:-1]),
         **{f"{base}_{n}": s for n, s in strides.items()},
     }
-
-
-def places_of(shape: tuple[int, ...], gap: int = 1) -> tuple[np.ndarray, dict[str, int]]:
-    """Where values of each step lie that are strided, [B, T, H, own], and their strides, no two of which are the same."""
-    sequences, steps, heads = shape[:3]
-    own = int(np.prod(shape[3:]))
-    h = own + gap
-    t = heads * h + gap
-    b = steps * t + gap
-    each = [np.arange(n) * stride for n, stride in ((sequences, b), (steps, t), (heads, h), (own, 1))]
-    places = each[0][:, None, None, None] + each[1][:, None, None] + each[2][:, None] + each[3]
-    return places, {"b": b, "t": t, "h": h, "g": H // heads}
-
-
-def laid_out(starts: list[int], chunk: int) -> list[tuple[int, int]]:
-    """Where each chunk of packed sequences begins and stops, as `chunk_layout.py` has it; all sequences are whole to those who
-    don't pack them."""
-    found: list[tuple[int, int]] = []
-    for n, (start, stop) in enumerate(pairwise(starts)):
-        before = start // chunk + n  # the place of the sequence's first chunk: some before it may have none
-        found += [(start, start)] * (before - len(found))
-        found += [(t, min(t + chunk, stop)) for t in range(start, stop, chunk)]
-    return found + [(starts[-1], starts[-1])] * (starts[-1] // chunk + len(starts) - 1 - len(found))
-
-
-def tables(layout: list[tuple[int, int]], packed: bool) -> Arguments:
-    """Where chunks of packed sequences begin and stop, as a kernel is given it."""
-    if not packed:
-        return {"begins": None, "stops": None}
-    begins, stops = (np.array(x, dtype=object) for x in zip(*layout, strict=True))
-    return {"begins": Tensor("begins", begins), "stops": Tensor("stops", stops)}
 
 
 def _sizes_read(k: RowKernel) -> set[str]:
@@ -362,19 +332,9 @@ def _applied(k: ScanKernel, maps: Sequence[np.ndarray], state: np.ndarray) -> np
 
 
 def _gate_transitions(k: TransitionKernel, f: KernelFunction) -> None:
-    """Products of the matrices of the steps of each chunk, as `coupled_states.py` says: of two chunks and a tail, and of packed
-    sequences."""
-    steps, chunk = 11, 4
-    whole, starts = [(0, 4), (4, 8), (8, steps)], [0, chunk, chunk + 1, steps]
-    for spans, packed in ((whole, False), (laid_out(starts, chunk), True)):
-        _gate_transitions_over(k, f, chunk, spans, packed)
-
-
-def _gate_transitions_over(
-    k: TransitionKernel, f: KernelFunction, chunk: int, spans: list[tuple[int, int]], packed: bool
-) -> None:
-    steps = spans[-1][1]
-    w, chunks, draw = k.transitions, len(spans), random.Random(f.name)
+    """Products of the matrices of the steps of each chunk, as `coupled_states.py` says."""
+    steps, chunk = 5, 2
+    w, chunks, draw = k.transitions, 3, random.Random(f.name)
     entries = {p: Fraction(x.attrs[0]) if x.op == "const" else None for p, x in w.entries.items()}
     values: dict[tuple[int, int], np.ndarray] = {}
     arguments: Arguments = {}
@@ -382,17 +342,16 @@ def _gate_transitions_over(
         known, shape = entries[p], (B, steps, H)
         values[p] = drawn(draw, shape) if known is None else np.full(shape, known, dtype=object)
         if known is None:
-            arguments |= strided(f"a_{p[0]}_{p[1]}", values[p], gap=1 + len(arguments))
+            arguments |= strided(f"a_{p[0]}_{p[1]}", values[p])
     outs = dict(zip(w.made, (name for line in f.parameters[len(k.given) :] for name in line), strict=True))
     size = B * H * chunks * chunk * chunk
     rooms = {x: Tensor.room(p.name, size if len(x.axes) > 1 else B * H * steps) for x, p in outs.items()}
     arguments |= {p.name: rooms[x] for x, p in outs.items()}
     programs = B * H * chunks
-    arguments |= {"T": steps, "H": H, "chunks": chunks, **tables(spans, packed), "programs": programs, "C": chunk}
+    arguments |= {"T": steps, "H": H, "chunks": chunks, "begins": None, "stops": None, "programs": programs, "C": chunk}
     run(f, programs, arguments, runtime_function)
-    for c, own in enumerate(slice(*span) for span in spans):  # of all sequences and heads: [B, H, ..]
-        if own.start == own.stop:
-            continue
+    for c in range(chunks):  # of all sequences and heads: [B, H, ..]
+        own = slice(c * chunk, min((c + 1) * chunk, steps))
         here = {p: NUMBERS.taken(v[:, own].swapaxes(1, 2)) for p, v in values.items()}
         for x, expected in _weights(k, here, chunk, own.stop - own.start):
             cells, pairs = rooms[x].cells, len(x.axes) > 1

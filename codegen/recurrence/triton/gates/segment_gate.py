@@ -28,7 +28,6 @@ from .kernel_gate import compare
 from .sweep_gate import TILE, Segments, States, Swept
 
 MAPS = (Role.LINEAR, Role.TAIL_MAP)
-BOTH = (Role.LAST, Role.LINEAR)
 
 
 def makes_ends(k: Kernel) -> bool:
@@ -57,29 +56,36 @@ def _gate_ends(k: Kernel, f: KernelFunction) -> None:
 @in_field
 def _gate_maps(k: Kernel, f: KernelFunction) -> None:
     if k.inner is not None:
-        memory = Ends(k, CHUNK, False, False, random.Random(k.name), segment_count=2, makes=(Role.LINEAR,))
+        memory = Ends(k, CHUNK, False, False, random.Random(k.name), segment_count=2, alone=True)
         memory.sweep(f, YIELD=False, some=range(memory.tiles))
         first = next(memory.segments()).among(np.array([0]))
         memory.compare_map(first, first.chunks, None, Role.LINEAR)
-    for launches in ((BOTH,), ((Role.LAST,), (Role.LINEAR,))) if k.tails else ():
+    if k.tails:
         memory = Ends(k, CHUNK, False, False, random.Random(k.name), segment_count=2)
         for which in (1, 2):
-            for makes in launches:
-                memory.sweep_tails(f, makes, which)
+            memory.sweep(f, YIELD=False, TAIL=which, TAIL_STEPS=CHUNK)
         memory.compare_tails()
 
 
 @dataclass
 class Ends(Swept):
-    """What such a sweep is given, and what it leaves. `makes`: states after segments, the matrices of maps, or one of these."""
+    """What such a sweep is given, and what it leaves. `alone`: it makes the matrices of maps, and no states."""
 
-    makes: tuple[Role, ...] = BOTH
+    alone: bool = False
+
+    def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
+        """In a chunk that others come before, decays may leave nothing of these."""
+        return super().draw_logs(shape) * (3 if self.large_range else 1)
 
     def passed(self, a: Argument) -> dict[str, Given]:
         x = a.source
         assert x is not None
-        left_out = a.role in BOTH and a.role not in self.makes
-        if a.role in (Role.FIRST, Role.OUT) or a.layout == "checkpoint" or left_out:
+        if (
+            a.role is Role.FIRST
+            or a.layout == "checkpoint"
+            or a.role is Role.OUT
+            or (self.alone and a.role is Role.LAST)
+        ):
             return {a.name: None}
         size = self.shape(a.axes)
         if a.role in MAPS:
@@ -97,16 +103,7 @@ class Ends(Swept):
 
     @property
     def tiles(self) -> int:
-        matrices = -(-self.columns // TILE) if Role.LINEAR in self.makes else 0
-        return (super().tiles if Role.LAST in self.makes else 0) + matrices
-
-    def sweep_tails(self, f: KernelFunction, makes: tuple[Role, ...], which: int) -> None:
-        """A launch that makes these alone, of segments' last steps (1) or of those before (2)."""
-        rooms, self.makes = self.given, makes
-        missing = [a.name for a in self.k.arguments if a.role in BOTH and a.role not in makes]
-        self.given = rooms | dict.fromkeys(missing, None)
-        self.sweep(f, YIELD=False, TAIL=which, TAIL_STEPS=CHUNK)
-        self.given, self.makes = rooms, BOTH
+        return (0 if self.alone else super().tiles) + -(-self.columns // TILE)
 
     # --- what is expected
 

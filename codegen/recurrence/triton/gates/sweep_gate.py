@@ -1,10 +1,7 @@
 """What must hold of sweeps: run over exact numbers, chunk after chunk, they leave in memory what the sweep's program says.
 
-Sequences of two chunks and a tail are swept as a whole, from no states, and in two segments, which states of their own enter;
-packed ones are swept too, whose decays leave nothing of the states before their last chunks.
-Matrices and quantities that a prologue kernel makes are drawn, so that each kernel is held by itself. Launches may do without
-some arguments, and of each two of these one is given without the other, so that the guard of another is refused; and they may
-make one of several reads.
+Sequences of two chunks and a tail are swept as a whole, from no states, and in two segments, which states of their own enter.
+Matrices and quantities that a prologue kernel makes are drawn, so that each kernel is held by itself.
 """
 
 from __future__ import annotations
@@ -13,8 +10,6 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import combinations
-from math import comb
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,26 +17,23 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ....exact.jit_source import NoMeaning
-from ....exact.rationals import UNDEFINED, array, in_field
+from ....exact.rationals import array, in_field
 from ....exact.run_kernel import Argument as Given
 from ....exact.run_kernel import Tensor, run
 from ....ir.code import Name
-from ....ir.code_parts import walk_code
 from ....ir.evaluate import Env
 from ....ir.expr import ROW, Node, add, dim_of, leaf, rebuild, rename, total
 from ....ir.kernel_ir import If, KernelFunction, statements
 from ...normal_form.form import StateForm
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel
-from ..plan_passes.decay_sums import state_of
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import TRANSITION, at_row
 from ..print.axis_names import block_name
-from .chunk_gate import CHUNK, FAR, LOADED, WIDE, B, Chunks, Found, H, Lengths, Memory, prod
+from .chunk_gate import CHUNK, LOADED, B, Chunks, Found, H, Memory, prod
 
-TILE, WARPS, INTERVAL, ROWS = 2, 2, 2 * CHUNK, WIDE
+TILE, WARPS, INTERVAL, ROWS = 2, 2, 2 * CHUNK, 4
 AT_END = "transition at the end"
-SOMETIMES = (Role.FIRST, Role.LAST, Role.CHECKPOINTS, Role.OUT)  # launches that yield may do without some of these
 Stored = dict[tuple[Node | None, Role], Argument]
 States = dict[str, np.ndarray]  # of each of some chunks
 
@@ -51,56 +43,28 @@ def gate_sweep(k: Kernel, f: KernelFunction) -> None:
     """Raises GateError where what passes have made of a sweep's kernel isn't what it is for, where it yields."""
     try:
         for segments, exact in ((1, False), (2, True)):
-            lengths = Lengths.WHOLE if exact else Lengths.TAIL
-            memory = Swept(k, CHUNK, False, exact, random.Random(k.name), lengths, segment_count=segments)
+            memory = Swept(k, CHUNK, False, exact, random.Random(k.name), even=exact, segment_count=segments)
             memory.sweep(f)
             memory.compare_all()
-        packed = Swept(k, CHUNK, True, True, random.Random(k.name), Lengths.PACKED)
-        packed.sweep(f)
-        packed.compare_all()
-        for given in launches_without(k):
-            memory = Swept(k, CHUNK, False, True, random.Random(k.name), Lengths.WHOLE, only=given)
-            memory.sweep(f)
-            memory.compare_all()
-        if k.apart:
-            memory = Swept(k, CHUNK, False, True, random.Random(k.name), Lengths.WHOLE)
-            memory.sweep_each_read(f)
-            memory.compare_all()
+        memory.sweep_bare(f)
     except NoMeaning as why:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
 
 
-def launches_without(k: Kernel) -> list[frozenset[str]]:
-    """What launches are given of the arguments that one may do without: nothing; and of each two, one without the other."""
-    guards = {y for x in statements(k.body) if isinstance(x, If) for y in walk_code(x.condition)}
-    some = [a.name for a in k.arguments if _may_be_given(k, a) and Name(a.name).given in guards]
-    count = next(n for n in range(len(some) + 1) if comb(n, n // 2) >= len(some))
-    given = dict(zip(some, combinations(range(count), count // 2), strict=False))
-    return [frozenset(), *(frozenset(n for n, launches in given.items() if m in launches) for m in range(count))]
-
-
-def _may_be_given(k: Kernel, a: Argument) -> bool:
-    """May a launch that yields be given this, and another one not?"""
-    return a.role in SOMETIMES and (a.role is not Role.LAST or (a.source is not None and a.source.attrs[1] in k.finals))
-
-
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Parts of sequences that have as many steps each, from which step on, and their chunks, as they are swept."""
+    """Parts of sequences that have as many steps each, and their chunks, as they are swept."""
 
-    sequence: np.ndarray
     segment: np.ndarray
-    begin: np.ndarray
     chunks: tuple[Chunks, ...]
 
     @property
     def place(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Sequence, segment and head of each."""
-        return self.sequence, self.segment, self.chunks[0].h
+        return self.chunks[0].b, self.segment, self.chunks[0].h
 
     def among(self, which: np.ndarray) -> Segments:
-        chunks = tuple(at.among(which) for at in self.chunks)
-        return Segments(self.sequence[which], self.segment[which], self.begin[which], chunks)
+        return Segments(self.segment[which], tuple(at.among(which) for at in self.chunks))
 
 
 @dataclass
@@ -112,26 +76,16 @@ class Swept(Memory):
 
     segment_count: int = 1
     warps: int = WARPS
-    only: frozenset[str] | None = (
-        None  # what it is given of what it may do without; else all, and states where segments begin
-    )
     states: dict[str, np.ndarray] = field(default_factory=dict)  # those that enter segments: [B, segments, H, ..]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.length = self.steps if self.segment_count == 1 else 2 * self.chunk
         self.given |= {block_name(a): TILE for a in self.k.axes}
-        if self.only is not None:
-            sometimes = frozenset().union(*launches_without(self.k))
-            self.given |= dict.fromkeys(sometimes - self.only, None)
-
-    @property
-    def unshared(self) -> int:
-        return int(self.only is not None)
 
     @property
     def whole_chunks(self) -> int:
-        return 3 if self.packed else 2 * self.segment_count if self.even else 2
+        return 2 * self.segment_count if self.even else 2
 
     @property
     def opened(self) -> Opened:
@@ -156,19 +110,18 @@ class Swept(Memory):
         x = a.source
         assert x is not None
         if a.role is Role.FIRST:
-            states = self.draw((self.sequences, self.segment_count, H, *self.shape(a.axes)))
-            given = self.segment_count > 1 if self.only is None else a.name in self.only
-            self.states[x.attrs[1]] = states if given else array(states * 0)
-            return {a.name: Tensor(a.name, states.ravel()) if given else None}
+            states = self.draw((B, self.segment_count, H, *self.shape(a.axes)))
+            self.states[x.attrs[1]] = states if self.segment_count > 1 else array(states * 0)
+            return {a.name: Tensor(a.name, states.ravel()) if self.segment_count > 1 else None}
         if a.layout == "state" or a.layout == "checkpoint":
-            kept = a.layout == "checkpoint" or (a.role is Role.LAST and x.attrs[1] in self.k.finals)
-            count = self.sequences * self.segment_count if a.role is Role.LAST else B * self.blocks
+            kept = a.role is Role.LAST or a.layout == "checkpoint"
+            count = self.segment_count if a.role is Role.LAST else self.blocks
             shape = (
                 self.shape(a.axes)
                 if a.role is Role.LAST or self.k.rows is None
                 else (ROWS, *self.shape(self.in_columns(a.axes)))
             )
-            return {a.name: Tensor.room(a.name, count * H * prod(shape)) if kept else None}
+            return {a.name: Tensor.room(a.name, B * count * H * prod(shape)) if kept else None}
         if a.layout == "sums" and a.stored:
             each = self.chunks * prod(self.shape(x.axes)) if x.axes else self.rows_of_sums * self.steps
             return {a.name: Tensor.room(a.name, B * H * each)}
@@ -178,18 +131,7 @@ class Swept(Memory):
 
     @property
     def blocks(self) -> int:
-        return self.steps // self.block + self.sequences if self.packed else -(-self.steps // self.block)
-
-    @property
-    def sequences(self) -> int:
-        return len(self.starts) - 1 if self.packed else B
-
-    def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Behind the first chunk, decays may leave nothing of what was before a chunk."""
-        logs = super().draw_logs(shape)
-        if self.large_range and shape[:2] == (B, self.steps):
-            logs[:, self.chunk :] = logs[:, self.chunk :] * 3 - 2 * FAR
-        return logs
+        return -(-self.steps // self.block)
 
     @property
     def rows_of_sums(self) -> int:
@@ -198,12 +140,11 @@ class Swept(Memory):
     def sweep(self, f: KernelFunction, some: Iterable[int] | None = None, **more: int) -> None:
         words: dict[str, Any] = {"C": self.chunk, "LEVELS": self.chunk.bit_length() - 1, "EVEN": self.even, "STAGES": 1}
         words |= {"EXACT": self.exact, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        starts = Tensor("starts", np.array(self.starts, dtype=object)) if self.packed else None
-        words |= {"starts": starts, "segments": self.segment_count, "length": self.length, "blocks": self.blocks}
+        words |= {"starts": None, "segments": self.segment_count, "length": self.length, "blocks": self.blocks}
         words |= {
             "YIELD": True,
             "WARPS": self.warps,
-            "PRODUCTS": not self.packed,
+            "PRODUCTS": True,
             "READ": 0,
             "TAIL": 0,
             "BLOCK": self.block,
@@ -211,95 +152,67 @@ class Swept(Memory):
         }
         words |= more
         some = self.programs() if some is None else some
-        run(f, self.sequences * self.segment_count * H * self.tiles, {**self.given, **words}, self.function, some=some)
+        run(f, B * self.segment_count * H * self.tiles, {**self.given, **words}, self.function, some=some)
 
-    def sweep_each_read(self, f: KernelFunction) -> None:
-        """A launch for each read, of which the first stores what no read is needed for; each fills what is its own."""
-        rooms = {a.source: a.name for a in self.k.arguments if a.role is Role.OUT and a.source is not None}
-        once = {a.name: self.given[a.name] for a in self.k.arguments if a.role in (Role.LAST, Role.CHECKPOINTS)}
-        found = dict(once)
-        for n, alone in enumerate(self.k.apart, 1):
-            self.given |= {a.name: x for a in self.k.arguments if a.role is Role.OUT for x in self.passed(a).values()}
-            self.sweep(f, READ=n)
-            own = {rooms[x] for x in alone.stores}
-            sums = {rooms[x] for x in rooms if x.attrs[0] == "sums" and state_of(x) in alone.states}
-            made = self.filled(rooms.values())
-            if not own <= made <= (own | sums) - found.keys():
-                raise GateError(f"{self.k.name}: the launch of read {n} doesn't make what is for it alone")
-            found |= {name: self.given[name] for name in made}
-            self.given |= dict.fromkeys(once, None)
-        self.given |= found
-
-    def filled(self, names: Iterable[str]) -> set[str]:
-        """Which of these hold anything."""
-        rooms = {n: self.given[n] for n in names}
-        return {n for n, x in rooms.items() if isinstance(x, Tensor) and any(y is not UNDEFINED for y in x.cells)}
+    def sweep_bare(self, f: KernelFunction) -> None:
+        """Programs of a sequence's first segment and its second, in a launch that gives nothing which it can do without."""
+        guards = [x.condition for x in statements(self.k.body) if isinstance(x, If)]
+        bare = {n: None for n, x in self.given.items() if isinstance(x, Tensor) and Name(n).given in guards}
+        self.given |= bare
+        self.sweep(f, some=(0, H * self.tiles))
 
     def programs(self) -> Iterator[int]:
-        for sequence, segment, h in self.swept():
-            first = ((sequence * self.segment_count + segment) * H + h) * self.tiles
-            yield from range(first, first + self.tiles)
-
-    def swept(self) -> Iterator[tuple[int, int, int]]:
-        """Sequence, segment and head of those that are run: of sequences in segments those whose number is their head's, as
-        offsets of the others are seen where they are whole."""
-        for sequence, segment, h in np.ndindex(self.sequences, self.segment_count, H):
-            if self.segment_count == 1 or sequence == h:
-                yield sequence, segment, h
+        """Those that are run: of sequences in segments those whose number is their head's, as offsets of the others are seen
+        where they are whole."""
+        for b, segment, h, tile in np.ndindex(B, self.segment_count, H, self.tiles):
+            if self.segment_count == 1 or b == h:
+                yield ((b * self.segment_count + segment) * H + h) * self.tiles + tile
 
     # --- what is expected
 
     def segments(self) -> Iterator[Segments]:
         """All that are swept, by how many steps these have."""
-        found: dict[int, list[tuple[int, int, int, int]]] = {}
-        for sequence, segment, h in self.swept():
-            begin = self.starts[sequence] if self.packed else segment * self.length
-            stop = self.starts[sequence + 1] if self.packed else min(begin + self.length, self.steps)
-            found.setdefault(stop - begin, []).append((sequence, segment, h, begin))
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for b, segment, h in np.ndindex(B, self.segment_count, H):
+            if self.segment_count == 1 or b == h:
+                steps = min(self.length, self.steps - segment * self.length)
+                found.setdefault(steps, []).append((b, segment, h))
         for steps, places in found.items():
-            sequences, segments, _, begins = np.array(places).T
             chunks = []
             for t in range(0, steps, self.chunk)[:: self.opened.direction]:
-                at = [self.chunk_at(sequence, h, begin, t) for sequence, _, h, begin in places]
-                chunks.append(Chunks.at(at, begins + t, min(self.chunk, steps - t)))
-            yield Segments(sequences, segments, begins, tuple(chunks))
-
-    def chunk_at(self, sequence: int, h: int, begin: int, t: int) -> tuple[int, int, int]:
-        """Row, head and number of the chunk that begins t steps behind a segment's first."""
-        if self.packed:
-            return 0, h, begin // self.chunk + sequence + t // self.chunk
-        return sequence, h, (begin + t) // self.chunk
+                starts = [segment * self.length + t for _, segment, _ in places]
+                at = ((b, h, start // self.chunk) for (b, _, h), start in zip(places, starts, strict=True))
+                chunks.append(Chunks.at(at, starts, min(self.chunk, steps - t)))
+            yield Segments(np.array([segment for _, segment, _ in places]), tuple(chunks))
 
     def compare_all(self) -> None:
         arguments = {(a.source, a.role): a for a in self.k.arguments if a.stored}
         for x in self.segments():
             states = {s.name: self.number(("state in", s.name), self.states[s.name])[x.place] for s in self.group}
             for at in x.chunks:
-                self.compare_checkpoints(arguments, states, x, at)
+                self.compare_checkpoints(arguments, states, at, at is x.chunks[0])
                 states = self.compare_chunk(arguments, states, at)
             ends = np.full(len(x.segment), True) if self.k.each else x.segment == self.last_segment
-            sequence, segment, h = (y[ends] for y in x.place)
+            b, segment, h = (y[ends] for y in x.place)
             for s in self.group:
                 a = arguments.get((leaf("last", s.name, s.axes), Role.LAST))
-                if a is not None and self.given[a.name] is not None and s.name in self.k.finals:
+                if a is not None and s.name in self.k.finals:
                     cells = self.cells(a).reshape(-1, H, *self.shape(s.axes))
-                    left = cells[sequence * self.segment_count + segment if self.k.each else sequence, h]
+                    left = cells[b * self.segment_count + segment if self.k.each else b, h]
                     self.compare(leaf("last", s.name), x.chunks[-1].among(ends), left, states[s.name][ends])
 
     @property
     def last_segment(self) -> int:
         return self.segment_count - 1 if self.opened.direction > 0 else 0
 
-    def compare_checkpoints(self, arguments: Stored, states: States, x: Segments, at: Chunks) -> None:
+    def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
         """States as blocks of steps find them."""
-        start, stop = at.steps[:, 0] - x.begin, at.steps[:, -1] + 1 - x.begin
-        first = at is x.chunks[0]
+        start, stop = at.steps[:, 0], at.steps[:, -1] + 1
         begins = start % self.block == 0 if self.opened.direction > 0 else (stop % self.block == 0) | first
-        blocks = x.begin // self.block + start // self.block + (x.sequence if self.packed else 0)
-        some, block, count = at.among(begins), blocks[begins], self.blocks
+        some, block, count = at.among(begins), (start // self.block)[begins], self.blocks
         for s in self.group:
             a = arguments.get((leaf("checkpoint", s.name, s.axes), Role.CHECKPOINTS))
-            if a is None or self.given[a.name] is None:
+            if a is None:
                 continue
             if self.k.rows is None:
                 found = self.cells(a).reshape(B, H, count, *self.shape(s.axes))[some.b, some.h, block]

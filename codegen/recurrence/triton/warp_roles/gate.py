@@ -15,9 +15,9 @@ from ....exact.run_kernel import Tensor, Value
 from ....ir.evaluate import Env
 from ....ir.expr import Node
 from ....ir.warp_schedule import Schedule
-from ..gates.chunk_gate import CHUNK, WIDE, B, Chunks, Found, H, compare_prologue
+from ..gates.chunk_gate import CHUNK, B, Chunks, Found, H, compare_prologue
 from ..gates.fused_gate import MANY, Fused
-from ..gates.sweep_gate import TILE, Swept
+from ..gates.sweep_gate import TILE, States, Stored, Swept
 from ..kernels.arguments import Argument
 from ..kernels.chunk_kernel import Kernel, Piece
 from ..plan_passes.hoist import Opened
@@ -26,6 +26,8 @@ from .run_schedule import run_schedule
 
 SEVERAL = 2  # chunks of a stage
 ORDERS = 2  # orders of roles that each sweep is tried in
+WHOLE = 4  # a block that holds an axis whole
+CHUNK_OF_MANY = 4  # steps of a chunk that many warps have parts of
 
 
 @in_field
@@ -66,7 +68,7 @@ def gate_fused_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
         for segments in (1, 2):
             for n in range(orders):
                 seed = random.Random(f"{k.name} {n}")
-                memory = FusedScheduled(k, CHUNK, False, False, seed, segment_count=segments, warps=MANY)
+                memory = FusedScheduled(k, CHUNK_OF_MANY, False, False, seed, segment_count=segments, warps=MANY)
                 memory.run(s)
                 memory.compare_all()
     except NoMeaning as why:
@@ -96,11 +98,16 @@ class Scheduled(Swept):
             "segments": self.segment_count,
             "length": self.length,
             "blocks": self.blocks,
-            "ROWS": WIDE,
+            "ROWS": WHOLE,
         }
         words |= {"TOGETHER": SEVERAL, "LEVELS": self.chunk.bit_length() - 1, "WARPS": self.warps}
-        words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WIDE for a in self.k.axes}
+        words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WHOLE for a in self.k.axes}
         run_schedule(s, B * self.segment_count * H * self.tiles, {**self.given, **words}, 2, self.random)
+
+    def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
+        """It leaves them where a launch gives room for them."""
+        kept = {x: a for x, a in arguments.items() if self.given.get(a.name) is not None}
+        super().compare_checkpoints(kept, states, at, first)
 
 
 @dataclass

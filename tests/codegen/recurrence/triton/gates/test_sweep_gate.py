@@ -2,24 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from shared.passed import instead
 from shared.triton_errors import compiled
 
-from chunkform.codegen.ir.code import Binary, Code, Literal, Name, Not
-from chunkform.codegen.ir.kernel_ir import (
-    Body,
-    If,
-    KernelFunction,
-    Let,
-    Statement,
-    changed,
-    renamed,
-    statements,
-    stores,
-)
+from chunkform.codegen.ir.code import Literal, Name
+from chunkform.codegen.ir.kernel_ir import Body, If, KernelFunction, Let, Statement, changed, stores
 from chunkform.codegen.recurrence.triton import section
 from chunkform.codegen.recurrence.triton.gates.sweep_gate import gate_sweep
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
@@ -71,67 +60,6 @@ def test_each_store_of_a_chunk_is_needed_and_its_mask(sweeps: list[Made]) -> Non
                 bare = replace(store, mask=None)
                 dropped = edited(f, lambda x, store=store, bare=bare: (bare,) if x is store else (x,))
                 assert store.mask is None or refused(k, dropped), store.pointer.text
-
-
-def exchanged(f: KernelFunction) -> list[tuple[Code, Code, KernelFunction]]:
-    """A kernel with another guard in the place of each."""
-    own = [x for x in statements(f.body) if isinstance(x, If)]
-    guards = list(dict.fromkeys(x.condition for x in own if _is_guard(x.condition)))
-    return [
-        (x.condition, other, edited(f, lambda y, x=x, other=other: (replace(x, condition=other),) if y == x else (y,)))
-        for x in own
-        for other in guards
-        if _is_guard(x.condition) and other != x.condition
-    ]
-
-
-def _is_guard(x: Code) -> bool:
-    return isinstance(x, Binary) and x.operator == "is not"
-
-
-def test_the_guard_of_another_argument_is_refused(sweeps: list[Made]) -> None:
-    tried = [(k, *x) for k, f in sweeps for x in exchanged(f)]
-    assert len(tried) > 40
-    for k, guard, other, wrong in tried:
-        with pytest.raises(GateError):
-            section.gate_over_chunks(k, (wrong,))
-            pytest.fail(f"{k.name}: {guard.text} -> {other.text}")
-
-
-def test_a_launch_of_one_read_makes_no_other(sweeps: list[Made]) -> None:
-    """Neither what its sums need, nor what is stored of the other read."""
-    tried = 0
-    for k, f in sweeps:
-        for x in (x for x in statements(f.body) if isinstance(x, If) and x.condition.names == {"YIELD", "READ"}):
-            tried += 1
-            always = replace(x, condition=Name("YIELD"))
-            assert refused(k, edited(f, lambda y, x=x, always=always: (always,) if y == x else (y,)))
-    assert tried > 3
-
-
-def test_what_matrices_make_of_each_other_is_seen(sweeps: list[Made]) -> None:
-    """Products of matrices over steps that are zero up to the diagonal are more than zero."""
-    tried = 0
-    for k, f in sweeps:
-        names = [a.name for a in k.arguments if a.layout == "matrix"]
-        for a, b in pairwise(names):
-            tried += 1
-
-            def other(n: str, a: str = a, b: str = b) -> Name:
-                return Name(b if n == a else n)
-
-            body = tuple(renamed(x, other, lambda n: n) for x in f.body)
-            assert refused(k, replace(f, body=body)), f"{k.name}: {a} -> {b}"
-    assert tried > 5
-
-
-def test_only_launches_that_make_ends_leave_out_chunks_of_which_nothing_is_left(sweeps: list[Made]) -> None:
-    tried = 0
-    for k, f in sweeps:
-        for x in (x for x in statements(f.body) if isinstance(x, If) and x.condition == Not(Name("YIELD"))):
-            tried += 1
-            assert refused(k, edited(f, lambda y, x=x: x.body if y == x else (y,))), k.name
-    assert tried > 1
 
 
 def test_chunks_are_taken_at_their_place(sweeps: list[Made]) -> None:
