@@ -36,7 +36,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter:
     count(evaluate, "applied", "nodes evaluated")
     count(sweep_launches, "sweep_kernel", "kernels of walks")
     count(section, "swept_form", "sections")
-    products = evaluate.CHUNK_OPERATIONS["mix_products"]
+    products = evaluate.CHUNK_OPERATIONS["transition_products"]
 
     def formed(*given: Any) -> Any:
         found["products of matrices"] += 1
