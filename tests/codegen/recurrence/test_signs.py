@@ -25,7 +25,9 @@ from chunkform.spec.language import Recurrence, diag, hadamard, ones, tanh
 SPECS = {r.name: r for r in read(FOLDER / "signed.py")}
 ENTRIES = {r.name: r for r in read(FOLDER / "entries.py")}
 FRAMED = ("gla_signed", "gateloop", "mamba3_complex")  # by channels, and so over chunks in a frame that moves with them
-BOUNDS = {"gla_signed": 1e-12}  # zeros of channels are logarithms, and a chunk's sum of these grows with the zeros in it
+BOUNDS = {
+    "gla_signed": 1e-12
+}  # zeros of channels are logarithms, and a chunk's sum of these grows with the zeros in it
 ANY = {"g": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4), "th": lambda x: x * 3}
 VALUES = {  # of what a decay is a function of: of any size, often exactly 0, both signs next to each other
     "ssd_signed": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4),
