@@ -2,7 +2,7 @@
 
 Every function takes g, the log decays of a chunk with the chunk's steps on axis `dim` (-1 for one decay a step, -2 for one a
 channel). Weights are exponentials of differences of cumulative sums, which are float64; a log decay below `LEAST` (such as -inf)
-counts as that, so that differences across other steps keep their precision.
+counts as that, and is summed apart, so that differences across other steps keep their precision.
 Steps are seen in the order of the sweep: `direction` -1 sweeps the chunk backwards. A read or write is `late` when it comes
 after the decay of its own step.
 
@@ -21,9 +21,16 @@ DENSE = 4  # steps between which decays of channels are raised one by one, not i
 
 
 def _cumulative(g: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Sums of log decays from the chunk's start: with each step's own, and up to the step before it."""
-    total = g.clamp(min=LEAST).to(torch.float64).cumsum(dim)
+    """[2, ..]: sums of log decays from the chunk's start, with each step's own, and up to the step before it: those above
+    `LEAST`, and the others."""
+    least = g <= LEAST
+    total = torch.stack((g.masked_fill(least, 0), least * LEAST)).to(torch.float64).cumsum(dim)
     return total, torch.cat((torch.zeros_like(total.narrow(dim, 0, 1)), total.narrow(dim, 0, g.shape[dim] - 1)), dim)
+
+
+def _between(later: Tensor, earlier: Tensor) -> Tensor:
+    """The logarithm of the decays between two steps, of their sums."""
+    return (later - earlier).sum(0)
 
 
 def _edges(g: Tensor, dim: int, late: bool, write_late: bool, direction: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,20 +58,20 @@ def decay_mask(g: Tensor, late: bool, write_late: bool, inclusive: bool, directi
     """[..., C, C] (dim -1) or [..., C, C, d] (dim -2): the decays between the write of step j and the read of step i."""
     read, write, _ = _edges(g, dim, late, write_late, direction)
     seen = order_mask(g.shape[dim], inclusive, direction, g).bool()
-    exponent = (direction * (read.unsqueeze(dim) - write.unsqueeze(dim - 1))).to(g.dtype)
+    exponent = (direction * _between(read.unsqueeze(dim), write.unsqueeze(dim - 1))).to(g.dtype)
     return torch.where(seen if dim == -1 else seen[:, :, None], exponent, -torch.inf).exp()
 
 
 def decay_in(g: Tensor, late: bool, direction: int, dim: int = -1) -> Tensor:
     """The decays from the chunk's start to the read of each step, shaped like g."""
     read, _, whole = _edges(g, dim, late, False, direction)
-    return (read if direction > 0 else whole - read).to(g.dtype).exp()
+    return (read.sum(0) if direction > 0 else _between(whole, read)).to(g.dtype).exp()
 
 
 def decay_out(g: Tensor, write_late: bool, direction: int, dim: int = -1) -> Tensor:
     """The decays from the write of each step to the chunk's end, shaped like g."""
     _, write, whole = _edges(g, dim, False, write_late, direction)
-    return (whole - write if direction > 0 else write).to(g.dtype).exp()
+    return (_between(whole, write) if direction > 0 else write.sum(0)).to(g.dtype).exp()
 
 
 def decay_all(g: Tensor, dim: int = -1) -> Tensor:
@@ -105,9 +112,9 @@ def left_out(
         if not write_late:
             seen, rest = seen + written, rest + more
         first = t + 1 if read_late else t
-        after = (edges[..., first:, :] - total[..., t, None, :]).to(g.dtype).exp()
+        after = _between(edges[..., first:, :], total[..., t, None, :]).to(g.dtype).exp()
         own = (after * read[..., first:, :] * seen[..., first:, :]).sum(-2)
-        found.append(own + (whole - total[..., t, :]).to(g.dtype).exp() * rest)
+        found.append(own + _between(whole, total[..., t, :]).to(g.dtype).exp() * rest)
         seen, rest = seen * decays[..., t, None, :], rest * decays[..., t, :]
         if write_late:
             seen, rest = seen + written, rest + more
@@ -155,7 +162,7 @@ class _Halves:
         """[..., C / n, n, n, d] of blocks of n steps: from the earlier step, on the second of these axes, to the later one."""
         end, start = (x.unflatten(-2, (-1, self.least)) for x in (self.end, self.start))
         ones = torch.ones(self.least, self.least, dtype=torch.bool, device=end.device).tril(0 if inclusive else -1)
-        exponent = (end.unsqueeze(-2) - start.unsqueeze(-3)).to(self.dtype)
+        exponent = _between(end.unsqueeze(-2), start.unsqueeze(-3)).to(self.dtype)
         return torch.where(ones[:, :, None], exponent, -torch.inf).exp()
 
     def levels(self) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -167,8 +174,8 @@ class _Halves:
             middle = total[..., 0, -1:, :]
             yield (
                 n,
-                (end[..., 1, :, :] - middle).to(self.dtype).exp(),
-                (middle - start[..., 0, :, :]).to(self.dtype).exp(),
+                _between(end[..., 1, :, :], middle).to(self.dtype).exp(),
+                _between(middle, start[..., 0, :, :]).to(self.dtype).exp(),
             )
             n *= 2
 

@@ -25,9 +25,6 @@ from chunkform.spec.language import Recurrence, diag, hadamard, ones, tanh
 SPECS = {r.name: r for r in read(FOLDER / "signed.py")}
 ENTRIES = {r.name: r for r in read(FOLDER / "entries.py")}
 FRAMED = ("gla_signed", "gateloop", "mamba3_complex")  # by channels, and so over chunks in a frame that moves with them
-BOUNDS = {
-    "gla_signed": 1e-12
-}  # zeros of channels are logarithms, and a chunk's sum of these grows with the zeros in it
 ANY = {"g": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4), "th": lambda x: x * 3}
 VALUES = {  # of what a decay is a function of: of any size, often exactly 0, both signs next to each other
     "ssd_signed": lambda x: torch.where(x.abs() < 0.4, 0.0, x * 4),
@@ -58,7 +55,7 @@ def judged_call(r: Recurrence, case: Case, changed: dict[str, Callable[[torch.Te
     )
     found = {n: x.detach() for n, x in named.items()} | {f"final {n}": x.detach() for n, x in finals.items()}
     found |= {f"d{n}": x.grad for n, x in given.items()} | {f"d initial {n}": x.grad for n, x in states.items()}
-    bounds = dict.fromkeys(exact, BOUNDS.get(r.name, 1e-13)) if case.dtype == torch.float64 else None
+    bounds = dict.fromkeys(exact, 1e-13) if case.dtype == torch.float64 else None
     judged = judge_all(c, found, exact, s, case, bounds=bounds)
     assert {n: j.error for n, j in judged.items() if not j.ok} == {}
     return c

@@ -262,7 +262,10 @@ MISTAKES: list[tuple[str, str, type[ChunkformError], tuple[str, ...]]] = [
     ("quotient and remainder", "x = divmod(k, 2)", SpecError, ("k is a term of real numbers",)),
     ("remainder", "r.output('y', (beta % 2) * q)", FunctionError,
      ("the function Mod in the term Mod(beta, 2) has no derivative",)),
-    ("whole part", "r.output('y', (beta // 2) * q)", FunctionError, ("the function floor", "exp, log, relu, sigmoid, sin")),
+    (
+        "whole part", "r.output('y', (beta // 2) * q)", FunctionError,
+        ("the function floor", "abs, asinh, cos, erf, exp, log, relu, sigmoid, sin, softplus, tanh"),
+    ),
     ("power by a modulus", "x = pow(k, 2, 3)", SpecError, ("the exponent of k must be a number",)),
     ("shifted scalar", "x = beta << 1", LoadError, ("Python's operators", "got << of a scalar and a number")),
     ("shifted vector", "x = k << 1", SpecError, ("k is a term of real numbers",)),
