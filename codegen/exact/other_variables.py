@@ -56,13 +56,17 @@ def _exponential(c: sympy.Expr) -> Change:
     return Change(lambda h: sympy.exp(c * h), lambda u: sympy.log(u) / c)
 
 
+def update_of(r: Recurrence, s: State) -> Equation:
+    """The equation of a state."""
+    return next(x for x in r.updates if x.name == s.name)
+
+
 def in_another_variable(
     r: Recurrence, s: State, better: Callable[[Recurrence], bool], shown: Callable[[object], str]
 ) -> str | None:
     """The spec with another variable for a state, where that has a better form and gives the same. `shown` prints terms as an
     author writes them."""
-    equation = next(x for x in r.updates if x.name == s.name)
-    found = _entrywise(r, s, equation.term)
+    found = _entrywise(r, s, update_of(r, s).term)
     if found is None:
         return None
     step, given = found

@@ -20,10 +20,10 @@ import sympy
 from chunkform.errors import SpecError
 from chunkform.spec.language import Matrix, Recurrence, text
 from chunkform.spec.language.expression import Atom
-from chunkform.spec.language.recurrence import Equation, State, atoms, matrices
+from chunkform.spec.language.recurrence import State, atoms, matrices
 
 from ..ir.evaluate import Field
-from .other_variables import in_another_variable
+from .other_variables import in_another_variable, update_of
 from .run_spec import NoExactMeaning, SpecStep, Values
 from .same import same
 
@@ -41,10 +41,6 @@ def proposals(r: Recurrence, better: Callable[[Recurrence], bool], shown: Callab
         if (other := in_another_variable(r, s, better, shown)) is not None:
             found.append(other)
     return found
-
-
-def _update(r: Recurrence, s: State) -> Equation:
-    return next(x for x in r.updates if x.name == s.name)
 
 
 # --- the inverse of a state that decays ---------------------------------------------------------------------------------
@@ -78,7 +74,7 @@ def _terms(r: Recurrence, s: State) -> list[Matrix | sympy.Expr]:
     """Vectors and numbers of an update that no state is in, as they stand there."""
     lets = {x.name: x.term for x in r.lets}
     found: dict[Matrix | sympy.Expr, None] = {}
-    todo: list[Matrix | sympy.Expr] = [_update(r, s).term]
+    todo: list[Matrix | sympy.Expr] = [update_of(r, s).term]
     while todo:
         term = todo.pop(0)
         for x in (*matrices(term), *atoms(term)):
@@ -115,7 +111,7 @@ def _point(
     states: Values = {x.name: m.random(rng, (SIZE,) * len(x.dims)) for x in r.states}
     states[s.name] = m.add(states[s.name], states[s.name].T)
     step = SpecStep(r, given, states, m, sizes)
-    after = step.shaped(step.equation(_update(r, s)), s.dims)
+    after = step.shaped(step.equation(update_of(r, s)), s.dims)
     values = {x: np.asarray(step.term(x), dtype=object).reshape(-1) for x in terms}
     return inverse_of(states[s.name], m), inverse_of(after, m), values
 

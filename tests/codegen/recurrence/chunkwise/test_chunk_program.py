@@ -13,6 +13,8 @@ from chunkform.codegen.recurrence.chunkwise import chunk_program, coupled_states
 FIELD, CHUNKS, STEPS = Field(), 3, 4
 SIZES = {ROW: STEPS, COL: STEPS, "d": 2, BEYOND: 1}
 DECAY, NUMBER, PAIRS = leaf("decay", "x", (ROW, "d")), leaf("input", "x", (ROW,)), leaf("input", "x", (ROW, COL))
+READ, WRITE, START, END = (leaf("input", n, (ROW, "d")) for n in ("read", "write", "start", "end"))
+BOTH = leaf("input", "both", ("d",))
 MIXED = (((0, 0), (1, 0), (1, 1)), 2, 1, 0)
 
 
@@ -33,7 +35,8 @@ def nodes() -> list[Node]:
             make("transition_out", (NUMBER,) * 3, (*MIXED, way), (ROW,)),
             make("transition_all", (NUMBER,) * 3, (*MIXED, way), ()),
         ]
-    return found
+    given = (DECAY, READ, WRITE, PAIRS, START, END, BOTH)
+    return found + [make("left_out", given, late, DECAY.axes) for late in product((True, False), repeat=2)]
 
 
 def test_all_operations_are_tried() -> None:
@@ -43,16 +46,15 @@ def test_all_operations_are_tried() -> None:
         "apart_mask",
         "transition_products",
         "channel_solve",
-        "left_out",
-    }  # the same in all chunks; inside; below; and gates of signs of channels (test_signs.py)
+    }  # the same in all chunks; inside; below
 
 
 @pytest.mark.parametrize("x", nodes(), ids=lambda x: f"{x.op} {x.attrs}")
 def test_many_chunks_are_what_each_is(x: Node) -> None:
-    (given,) = set(x.args)
-    values = FIELD.random(random.Random(0), (CHUNKS, *(SIZES[a] for a in given.attrs[2])))
-    together = evaluate(x, {given.attrs[:2]: values}, FIELD, SIZES)
-    alone = [evaluate(x, {given.attrs[:2]: v}, FIELD, SIZES) for v in values]
+    rng, given = random.Random(0), {y.attrs[:2]: y.attrs[2] for y in x.args}
+    values = {n: FIELD.random(rng, (CHUNKS, *(SIZES[a] for a in axes))) for n, axes in given.items()}
+    together = evaluate(x, values, FIELD, SIZES)
+    alone = [evaluate(x, {n: v[k] for n, v in values.items()}, FIELD, SIZES) for k in range(CHUNKS)]
     assert np.shape(together) == (CHUNKS, *(SIZES[a] for a in x.axes))
     assert all(FIELD.equal(a, b) for a, b in zip(together, alone, strict=True))
     assert not FIELD.equal(alone[0], alone[1])
