@@ -86,15 +86,11 @@ def test_every_document_with_equations_takes_part(sample: list[tuple[Claim, Clai
     assert len(sample) >= 1800
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 3])
-def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]], every: int) -> None:
-    """Each of them, or every third: some of each claim."""
-    some = sample[::every]
-    assert {c.id for c, _ in some} == {c.id for c, _ in sample}
+def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]]) -> None:
     verifier = Verifier(thorough=False)
     changed = kept = 0
     wrong = []
-    for _, mutant in some:
+    for _, mutant in sample:
         assert isinstance(mutant.statement, Equal)
         try:
             meaning = is_true(mutant.statement, mutant.setting)
@@ -113,8 +109,8 @@ def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]
         if (verdict == "holds") != meaning:
             wrong.append((mutant.id, verdict, str(mutant.statement.sides[-1])))
     assert not wrong
-    assert changed >= 1500 / every, (changed, kept)
-    assert kept >= 50 / every, (changed, kept)
+    assert changed >= 1500, (changed, kept)
+    assert kept >= 50, (changed, kept)
 
 
 def test_mutations_are_judged_by_what_they_mean_under_one_reading_too() -> None:
