@@ -32,7 +32,8 @@ from .meeting import timeout_of
 
 VARIABLE = "CHUNKFORM_EXCHANGE"
 GATHER, MEMORY = "gather", "memory"
-USUAL = GATHER  # where nothing is said
+USUAL = MEMORY  # where nothing is said
+SHARED = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"  # torch's own switch: several ranks may have one GPU
 BLOCK, PROGRAMS = 2048, 64  # numbers that a program moves at once, and the most programs
 
 
@@ -259,13 +260,15 @@ def _facts(device: torch.device) -> Facts:
     boot = Path("/proc/sys/kernel/random/boot_id")
     host = socket.gethostname() + (boot.read_text().strip() if boot.exists() else "")
     gpu = str(torch.cuda.get_device_properties(device).uuid)
-    return {"way": chosen(), "able": _able(), "host": host, "gpu": gpu}
+    shared = os.environ.get(SHARED) == "1"
+    return {"way": chosen(), "able": _able(), "host": host, "gpu": gpu, "shared": shared}
 
 
 def agree(said: list[Facts]) -> bool:
-    """Are all ranks on one host, each with a GPU of its own, and want and can this?"""
+    """Are all ranks on one host, each with a GPU of its own unless all are to share, and want and can this?"""
     wanted = all(x["way"] == MEMORY and x["able"] for x in said)
-    return wanted and len({x["host"] for x in said}) == 1 and len({x["gpu"] for x in said}) == len(said)
+    apart = len({x["gpu"] for x in said}) == len(said) or all(x["shared"] for x in said)
+    return wanted and apart and len({x["host"] for x in said}) == 1
 
 
 def _able() -> bool:

@@ -48,7 +48,7 @@ def test_what_never_comes_is_given_up_and_named(came: dict[str, Any]) -> None:
 
 
 def _facts(**changed: object) -> dict[str, object]:
-    return {"way": "memory", "able": True, "host": "a", "gpu": "0", **changed}
+    return {"way": "memory", "able": True, "host": "a", "gpu": "0", "shared": False, **changed}
 
 
 @pytest.mark.parametrize("other", [{"way": "gather"}, {"able": False}, {"host": "b"}, {"gpu": "0"}])
@@ -57,11 +57,16 @@ def test_ranks_see_each_others_memory_where_all_can_and_want_to(other: dict[str,
     assert not mailboxes.agree([_facts(), _facts(**{"gpu": "1", **other})])
 
 
-def test_maps_are_gathered_unless_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_share_a_gpu_where_all_of_them_are_told_to() -> None:
+    assert mailboxes.agree([_facts(shared=True), _facts(shared=True)])
+    assert not mailboxes.agree([_facts(shared=True), _facts()])
+
+
+def test_memory_is_the_usual_way_and_gathering_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(mailboxes.VARIABLE, raising=False)
-    assert mailboxes.chosen() == "gather"
-    monkeypatch.setenv(mailboxes.VARIABLE, "memory")
     assert mailboxes.chosen() == "memory"
+    monkeypatch.setenv(mailboxes.VARIABLE, "gather")
+    assert mailboxes.chosen() == "gather"
     group = Group("op", object(), 0, 2)  # type: ignore[arg-type]
     monkeypatch.setattr(mailboxes, "OF_GROUPS", {})
     assert mailboxes.mailboxes_of(group, torch.device("cpu")) is None
