@@ -377,6 +377,7 @@ def _reused(s: Session, op: str, peer: Peer, shape: Shape, earlier: dict[str, An
     note = f"Peers marked 'an earlier run' were measured on {mark}, on a machine of the same kind."
     if note not in now["notes"]:
         now["notes"].append(note)
+    now["fla-core"] = now["fla-core"] or about["fla-core"]
     s.results["rows"].append({**rows[0], "earlier": mark})
     for part in ("errors", "host"):
         have = [x for x in s.results[part] if (x["op"], x["who"]) == (op, peer.label)]
@@ -400,7 +401,7 @@ def _about(
     about |= {"dtype": dtype, "decay": decay, "copy_rate": rate, "repeat_ms": effort.repeat}
     about["said"] = (
         f"{gpu}, torch {versions['torch']}, Triton {versions['triton']}, CUDA {torch.version.cuda}, "
-        f"fla-core {versions['fla-core']}, {about['date']}; {dtype} inputs, float32 log decays ({decay}: "
+        f"fla-core {versions['fla-core'] or 'of an earlier run'}, {about['date']}; {dtype} inputs, float32 log decays ({decay}: "
         f"sigmoid(normal + {DECAYS[decay]:g})), gradients of every argument. A copy ran at {rate / 1e12:.2f} TB/s, read and "
         "written; the memory lower bound is at that rate."
     )

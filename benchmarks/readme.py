@@ -1,6 +1,6 @@
-"""What the README says of speed: a plot, and three numbers, made of results/gpu/speed.json.
+"""What the README says of speed, and what the planner knows of it, made of results/gpu/speed.json.
 
-python -m benchmarks.readme     # writes docs/images/time.png, and the lines between README.md's markers
+python -m benchmarks.readme     # writes docs/images/time.png, the lines between README.md's markers, and the planner's table
 """
 
 from __future__ import annotations
@@ -8,6 +8,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
+from chunkform.codegen.performance import measured_times
+from chunkform.codegen.recurrence.emit import spec_hash
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.spec.language import find
 
 from .pairs import OURS, PASSES, median
 
@@ -30,6 +35,25 @@ def main() -> None:
     draw(results, PLOT)
     README.write_text(with_lines(README.read_text(), numbers(results)))
     PERFORMANCE.write_text(with_lines(PERFORMANCE.read_text(), table(results)))
+    measured_times.TABLE.write_text(for_the_planner(results))
+
+
+def for_the_planner(results: dict[str, Any]) -> str:
+    """Our training steps: by recurrence, (B, T, H, D) and milliseconds."""
+    times: dict[str, Any] = {}
+    for row in results["rows"]:
+        both = median(row, "forward_backward")
+        if row["who"] == OURS and both is not None:
+            of = times.setdefault(spec_hash(compile_spec(find(row["op"])[0])), {"name": row["op"], "rows": []})
+            of["rows"].append([*row["sizes"], round(both, 4)])
+    about = {name: results["about"][name] for name in ("gpu", "date", "torch", "triton", "dtype")}
+    entries = [
+        f'  "{key}": {{"name": "{x["name"]}", "rows": [\n'
+        + ",\n".join(f"    {json.dumps(row)}" for row in x["rows"])
+        + "\n  ]}"
+        for key, x in times.items()
+    ]
+    return f'{{\n "about": {json.dumps(about)},\n "times": {{\n' + ",\n".join(entries) + "\n }\n}\n"
 
 
 # --- three numbers ------------------------------------------------------------------------------------------------------
@@ -38,7 +62,9 @@ def main() -> None:
 def numbers(results: dict[str, Any]) -> str:
     """Three lines of Markdown: what was measured, with the hardware and the date."""
     about = results["about"]
-    versions = f"torch {about['torch']}, Triton {about['triton']}, fla-core {about['fla-core']}"
+    earlier = sorted({x["earlier"].split(",")[0] for x in results["rows"] if "earlier" in x})
+    of_peers = f" (its times: {', '.join(earlier)})" if earlier else ""
+    versions = f"torch {about['torch']}, Triton {about['triton']}, fla-core {about['fla-core']}{of_peers}"
     delta, lightning = _both(results, "gated_delta_rule", "S1"), _both(results, "lightning_attention", "S1")
     ours, theirs = _largest_errors(results, "gated_delta_rule", "1x256x16x128")
     return "\n".join(
@@ -68,10 +94,13 @@ def with_lines(text: str, said: str) -> str:
 
 def _both(results: dict[str, Any], op: str, shape: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Our row and the peer's."""
-    rows = {
-        x["kind"]: x for x in results["rows"] if x["op"] == op and x["shape"] == shape and x["status"] == "measured"
-    }
+    rows = _rows(results, op, shape)
     return rows["ours"], rows["peer"]
+
+
+def _rows(results: dict[str, Any], op: str, shape: str) -> dict[str, dict[str, Any]]:
+    """What was measured of an op at a shape, by kind."""
+    return {x["kind"]: x for x in results["rows"] if x["op"] == op and x["shape"] == shape and x["status"] == "measured"}
 
 
 def _faster(rows: tuple[dict[str, Any], dict[str, Any]]) -> float:
@@ -103,13 +132,15 @@ def table(results: dict[str, Any]) -> str:
     for x in results["rows"]:
         if x["kind"] != "ours" or x["shape"] not in TABLE_SHAPES:
             continue
-        ours, theirs = _both(results, x["op"], x["shape"])
+        rows = _rows(results, x["op"], x["shape"])
+        ours, theirs = rows["ours"], rows.get("peer")
+        same = theirs is not None and theirs["same"]
         cells = [x["op"].replace("_", " "), " x ".join(f"{n:,}" for n in x["sizes"])]
         for name in PASSES:
             taken = median(ours, name) or 0.0
-            faster = f"{(median(theirs, name) or 0.0) / taken:.1f}" if theirs["same"] else ""
+            faster = f"{(median(theirs, name) or 0.0) / taken:.1f}" if same else ""
             cells += [f"{taken:.2f}", faster]
-        cells.append(f"{_memory((ours, theirs)):.2f}" if theirs["same"] else "")
+        cells.append(f"{_memory((ours, theirs)):.2f}" if same else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -1,8 +1,10 @@
 """What a sequence in segments costs on N GPUs: bytes between them, and the time of computing and of communicating.
 
-A pass over a segment takes what `predict.py` says for a sequence of that length. The one collective of each pass gathers the
-maps of the segments (see `segment_maps.py`), whose size doesn't depend on the length of the sequence; or they go through a scan
-over ranks in log steps, where that takes less (`runtime/parallel/links.py`, which calls choose by as well):
+A pass over a segment takes what was measured for a sequence of about that length (`measured_times.py`), times what `predict.py`
+says that the segment differs by; or what `predict.py` says, of a recurrence that wasn't measured. In each pass the maps of the
+segments (see `segment_maps.py`), whose size doesn't depend on the length of the sequence, travel once: written into the memory of
+others within a node, gathered, or in a scan over ranks in log steps, where that takes less (`runtime/parallel/links.py`, which
+calls choose by as well):
 
     bytes of a map   4 B H (entries of the linear part and of the states)
     in a node        (N - 1) maps reach each GPU over its link
@@ -24,7 +26,7 @@ from typing import Any
 from rich.table import Table
 
 from chunkform.errors import ArgumentError
-from chunkform.runtime.parallel.links import Links, gathering, rounds, scanning, way
+from chunkform.runtime.parallel.links import Links, rounds, seconds_of, way
 
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.chunkwise.cost import Sizes
@@ -32,6 +34,7 @@ from ..recurrence.chunkwise.plan import Plan, Sweep
 from ..recurrence.chunkwise.segment_maps import Affine, segment_map
 from ..recurrence.compiled_cost import forward_cost
 from ..recurrence.predict import H200, Machine, predict
+from .measured_times import Shape, corrected
 
 WIDE = 4  # bytes of a map's entries
 JOINING = 3  # kernels that compose two maps, by torch
@@ -55,7 +58,8 @@ class Step:
     communicate: float
     compose: float
     memory: int  # bytes of arguments, outputs and all their gradients on one GPU
-    exchange: str  # "gather", or "scan" in log steps
+    exchange: str  # "write" within a node, "gather", or "scan" in log steps
+    measured: Shape | None  # where the kernels were measured that `compute` follows from; None where it is the model's alone
 
     @property
     def seconds(self) -> float:
@@ -94,17 +98,19 @@ def link_plan(
     how = way(own, gpus, links)
     scan = how == "scan"
     count = rounds(gpus) if scan else gpus - 1
+    compute, like = corrected(c, predicted, (batch, part, heads, width), machine, element)
     return Step(
         c.name,
         gpus,
         part,
         own,
         passes * count * own,
-        predicted.forward.seconds + predicted.backward.seconds,
-        passes * (scanning if scan else gathering)(own, gpus, links),
+        compute,
+        passes * seconds_of(how, own, gpus, links) if passes else 0.0,
         sum(_composing(m, batch * heads, count, scan, sizes, machine) for m in maps) if gpus > 1 else 0.0,
         int(batch * heads * part * _tensors(c, sizes)),
         how,
+        None if like is None else like.shape,
     )
 
 
@@ -138,6 +144,7 @@ def table(steps: Iterable[Step], title: str) -> Table:
     out.add_column("faster", justify="right")
     out.add_column("of ideal", justify="right")
     out.add_column("tensors each", justify="right")
+    out.add_column("kernels measured at")
     one: dict[str, float] = {}
     for s in steps:
         one.setdefault(s.recurrence, s.seconds * s.gpus)
@@ -150,6 +157,7 @@ def table(steps: Iterable[Step], title: str) -> Table:
             f"{faster:.2f}",
             f"{100 * faster / s.gpus:.0f}%",
             _amount(s.memory),
+            "" if s.measured is None else " x ".join(f"{n:,}" for n in s.measured),
         )
         out.add_row(s.recurrence, str(s.gpus), f"{s.steps:,}", *amount)
     return out

@@ -1,7 +1,8 @@
-"""How maps travel between ranks: an all-gather, or a scan over ranks in log steps, by what each takes over the links.
+"""How maps travel between ranks, by what each way takes over the links: written into each other's memory, gathered, or in a scan.
 
-With an all-gather every rank receives the maps of all. In a scan ranks pass on what they have composed so far, to the rank that
-is 1, 2, 4, .. places further: the first messages stay within nodes, the last go between them, and each round brings one map.
+Within a node GPUs write their maps into the memory of those that need them (`mailboxes.py`), or maps are gathered where they can't.
+With an all-gather every rank receives the maps of all. In a scan ranks pass on what they have composed so far, to the rank that is
+1, 2, 4, .. places further: the first messages stay within nodes, the last go between them, and each round brings one map.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ class Links:
     network: float = 45e9
     network_latency: float = 8e-6
     start: float = 15e-6  # of a collective, or of a message
+    written: float = 6e-6  # of two kernels that write and wait, measured on two H200s
 
 
 LINKS = Links()  # that calls count with, but for the ranks of a node
+
+
+def writing(size: int, ranks: int, links: Links) -> float:
+    """Seconds until a rank of a node has in its memory the maps of all others, of `size` bytes each."""
+    return links.written + (ranks - 1) * size / links.link
 
 
 def gathering(size: int, ranks: int, links: Links) -> float:
@@ -57,10 +64,15 @@ def rounds(ranks: int) -> int:
 
 
 def way(size: int, ranks: int, links: Links) -> str:
-    """ "gather" up to a node, and beyond it whatever is sooner, "gather" or "scan"."""
+    """ "write" up to a node, where GPUs can, and beyond it whatever is sooner, "gather" or "scan"."""
     if ranks <= links.per_node:
-        return "gather"
-    return "scan" if scanning(size, ranks, links) < gathering(size, ranks, links) else "gather"
+        return "write"
+    return min(("gather", "scan"), key=lambda how: seconds_of(how, size, ranks, links))
+
+
+def seconds_of(how: str, size: int, ranks: int, links: Links) -> float:
+    """Of one exchange, in one of these ways."""
+    return {"write": writing, "gather": gathering, "scan": scanning}[how](size, ranks, links)
 
 
 def ranks_of_a_node() -> int:
