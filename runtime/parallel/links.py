@@ -1,8 +1,8 @@
-"""How maps travel between ranks, by what each way takes over the links: written into each other's memory, gathered, or in a scan.
+"""How maps travel between ranks, by what each way takes over the links: written into others' memory, gathered, or in a scan.
 
-Within a node GPUs write their maps into the memory of those that need them (`mailboxes.py`), or maps are gathered where they can't.
-With an all-gather every rank receives the maps of all. In a scan ranks pass on what they have composed so far, to the rank that is
-1, 2, 4, .. places further: the first messages stay within nodes, the last go between them, and each round brings one map.
+Within a node GPUs write their maps into the memory of those that need them (`mailboxes.py`), or maps are gathered where GPUs
+can't. With an all-gather every rank receives the maps of all. In a scan ranks pass on what they have composed so far, to the rank
+that is 1, 2, 4, .. places further: the first messages stay within nodes, the last go between them, and each round brings one map.
 """
 
 from __future__ import annotations
