@@ -100,7 +100,9 @@ def _both(results: dict[str, Any], op: str, shape: str) -> tuple[dict[str, Any],
 
 def _rows(results: dict[str, Any], op: str, shape: str) -> dict[str, dict[str, Any]]:
     """What was measured of an op at a shape, by kind."""
-    return {x["kind"]: x for x in results["rows"] if x["op"] == op and x["shape"] == shape and x["status"] == "measured"}
+    return {
+        x["kind"]: x for x in results["rows"] if x["op"] == op and x["shape"] == shape and x["status"] == "measured"
+    }
 
 
 def _faster(rows: tuple[dict[str, Any], dict[str, Any]]) -> float:

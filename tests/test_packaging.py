@@ -28,7 +28,7 @@ def shipped_files() -> set[str]:
         for file in (ROOT / directory).rglob("*")
         if file.suffix in {".py", ".pyi", ".jinja"}
         or file.name == "py.typed"
-        or file.match("runtime/launch/tables/*.json")
+        or file.match("tables/*.json")
     }
 
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.emit import spec_hash
@@ -31,20 +31,33 @@ class Measured:
     seconds: float
 
 
+class Of(TypedDict):
+    """A recurrence: its name, and B, T, H, D and milliseconds of each row."""
+
+    name: str
+    rows: list[tuple[int, int, int, int, float]]
+
+
+class Table(TypedDict):
+    """`about` the machine and versions; `times` by the hash of what a spec says."""
+
+    about: dict[str, str]
+    times: dict[str, Of]
+
+
 @cache
-def measured_times() -> dict[str, Any]:
-    """The table: `about`, and for each recurrence, by the hash of what its spec says, its rows."""
-    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+def measured_times() -> Table:
+    found: Table = json.loads(TABLE.read_text(encoding="utf-8"))
     return found
 
 
 def nearest(c: Compiled, shape: Shape, machine: Machine = H200, element: int = 2) -> Measured | None:
     """The measured shape that is most like this one; None where this recurrence wasn't measured there."""
     table = measured_times()
-    rows = table["times"].get(spec_hash(c), {}).get("rows", ()) if element == 2 else ()
-    if machine.name != table["about"]["gpu"]:
+    of = table["times"].get(spec_hash(c))
+    if of is None or element != 2 or machine.name != table["about"]["gpu"]:
         return None
-    found = [Measured((b, t, h, d), 1e-3 * both) for b, t, h, d, both in rows]
+    found = [Measured((b, t, h, d), 1e-3 * both) for b, t, h, d, both in of["rows"]]
     return min(found, key=lambda x: _apart(x.shape, shape), default=None)
 
 
