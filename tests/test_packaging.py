@@ -26,9 +26,7 @@ def shipped_files() -> set[str]:
         f"{package.replace('.', '/')}/{file.relative_to(ROOT / directory).as_posix()}"
         for package, directory in DIRECTORIES.items()
         for file in (ROOT / directory).rglob("*")
-        if file.suffix in {".py", ".pyi", ".jinja"}
-        or file.name == "py.typed"
-        or file.match("tables/*.json")
+        if file.suffix in {".py", ".pyi", ".jinja"} or file.name == "py.typed" or file.match("tables/*.json")
     }
 
 
