@@ -13,6 +13,7 @@ import pytest
 import torch
 from shared import tiny_models
 from shared.forked import code
+from shared.in_float64 import from_float64
 from shared.routing import in_bfloat16, in_float32, together
 from shared.tiny_models import differences, greedy, of_rounding, tiny, tokens, trained
 
@@ -25,11 +26,15 @@ enable, models = enabled.enable, enabled.models
 QUICK = ["mamba2", "qwen3_5"]
 LATER = sorted(set(tiny_models.MODELS) - set(QUICK))
 AUTOCAST = sorted(set(tiny_models.MODELS) - {"mamba2", "qwen3_next"})  # one without experts, one with, at once
+APART_AT_150 = ["bailing_hybrid", "glm5_next", "zamba2"]
 every = [*QUICK, *(pytest.param(n, marks=pytest.mark.long) for n in LATER)]
 
 
 def check(model, ids, before, found, **more):
-    """1e-5 of each tensor; of one whose terms cancel, no more than twice what another rounding of the parameters changes."""
+    """1e-5 of each tensor; of one whose terms cancel, no more than twice what another rounding of the parameters changes.
+
+    At 40 tokens. At 150 three gradients are up to 1.7e-5 apart, since the library's are as far from float64: see below.
+    """
     apart = differences(before, found)
     large = {n: x for n, x in apart.items() if x > 1e-5}
     if large:
@@ -52,6 +57,12 @@ def test_logits_loss_gradients_and_generated_text_are_the_librarys(name):
         found, same = trained(model, ids), greedy(model, ids[:, :9], 64)
     check(model, ids, before, found)
     assert torch.equal(text, same)
+
+
+@pytest.mark.parametrize("name", ["kimi_linear", *(pytest.param(n, marks=pytest.mark.long) for n in APART_AT_150)])
+def test_what_is_further_apart_than_1e5_is_off_in_the_librarys_float32(name):
+    theirs, ours = from_float64(name)
+    assert max(ours.values()) < max(theirs.values()) and max(theirs.values()) > 1e-5
 
 
 @pytest.mark.parametrize("name", ["mamba2", "qwen3_next", *(pytest.param(n, marks=pytest.mark.long) for n in AUTOCAST)])
