@@ -6,14 +6,13 @@
 Kimi delta attention or the gated delta rule (`--op`) in six layers of width 512, bfloat16 under autocast with float32 weights,
 bytes of Python's standard library and its reference documentation. Both libraries have the same weights at first, the same
 batches and the same code but for the one function, for each of two seeds. The curves agree where those of one seed are nearer
-to each other than those of two. Libraries run side by side, each in a process of its own. fla's tuning is left out, which
-changes its time and not its losses; `--seconds` ends a run early, and what all have reached is compared.
+to each other than those of two. All runs go side by side, each in a process of its own, dealt out to the GPUs. fla's tuning is
+left out, which changes its time and not its losses; `--seconds` ends a run early, and what all have reached is compared.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import datetime
 import importlib
 import json
@@ -152,6 +151,9 @@ def trained(setup: Setup, library: str, seed: int) -> Run:
         tuning.first_that_runs()
         if not OPS[setup.op].channels:
             peers.lift_guard()
+    kind = torch.device(setup.device).type
+    if kind == "cuda":
+        torch.cuda.set_device(setup.device)
     home = OPS[setup.op].fla if library == "fla" else "chunkform.runtime.compat.fla"
     torch.manual_seed(seed)
     model = Model(setup, getattr(importlib.import_module(home), OPS[setup.op].function)).to(setup.device)
@@ -164,7 +166,7 @@ def trained(setup: Setup, library: str, seed: int) -> Run:
 
     def loss(at: Tensor) -> Tensor:
         batch = codes[at.to(setup.device).unsqueeze(1) + window]
-        with torch.autocast(setup.device, torch.bfloat16):
+        with torch.autocast(kind, torch.bfloat16):
             logits = model(batch[:, :-1])
         return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
 
@@ -194,14 +196,14 @@ def trained(setup: Setup, library: str, seed: int) -> Run:
 
 
 def trainings(setup: Setup, seeds: dict[str, int]) -> Iterator[Run]:
-    """All runs, as they end: libraries side by side, the seeds of each one after the other."""
-    context = multiprocessing.get_context("spawn")
-    with contextlib.ExitStack() as stack:
+    """All runs, as they end: side by side, each in a process of its own, and dealt out to the GPUs."""
+    wanted = [(library, seed) for library, many in seeds.items() for seed in range(many)]
+    gpus = torch.cuda.device_count() if setup.device == "cuda" else 0
+    with concurrent.futures.ProcessPoolExecutor(len(wanted), multiprocessing.get_context("spawn")) as pool:
         jobs = []
-        for library, many in seeds.items():
-            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(1, context))
-            each = replace(setup, seconds=setup.seconds / max(1, many))
-            jobs += [pool.submit(trained, each, library, seed) for seed in range(many)]
+        for i, (library, seed) in enumerate(wanted):
+            device = f"cuda:{i % gpus}" if gpus else setup.device
+            jobs.append(pool.submit(trained, replace(setup, device=device), library, seed))
         for job in concurrent.futures.as_completed(jobs):
             yield job.result()
 
@@ -284,9 +286,7 @@ def main(
     op: Annotated[str, typer.Option(help=" or ".join(OPS))] = Setup.op,
     seeds: Annotated[int, typer.Option(help="how many")] = 2,
     fla_seeds: Annotated[int | None, typer.Option(help="how many of fla's, if not as many")] = None,
-    seconds: Annotated[
-        float, typer.Option(help="of all runs of a library: each ends early after its share")
-    ] = Setup.seconds,
+    seconds: Annotated[float, typer.Option(help="of a run: it ends early then")] = Setup.seconds,
     device: Annotated[str, typer.Option(help="cuda or cpu")] = "cuda",
     steps: Annotated[int, typer.Option(help="of training")] = Setup.steps,
     width: Annotated[int, typer.Option(help="of the model")] = Setup.width,
