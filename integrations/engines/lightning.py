@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError
+from chunkform.runtime.op.pools import kept_steps
 from chunkform.runtime.op.rows import checked_rows, column, read_rows, told, write_rows
 
 from .pools import Rows, refuse_others, take_steps, whole
@@ -166,8 +167,7 @@ def _prefill_slots(
     starts = meta.q_offsets
     o, last = whole(NAME, given, first, starts, v_first, True)
     assert last is not None
-    real = column((slots >= 0).repeat_interleave(starts.diff().long()), o[0])
-    out.copy_(torch.where(real, o[0], torch.zeros((), dtype=o.dtype, device=o.device)))
+    out.copy_(kept_steps(o, slots, starts)[0])
     if track_lens is not None and track_slots is not None:
         lengths = starts.diff()
         wanted = (track_slots >= 0) & (slots >= 0) & (track_lens > 0) & (track_lens <= lengths)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from chunkform.errors import ArgumentError
+from chunkform.runtime.op.pools import kept_steps
 from chunkform.runtime.op.rows import checked_rows, read_rows, write_rows
 
 from . import vllm
@@ -283,6 +284,7 @@ def _prefill(
     assert last is not None
     if writes:
         write_rows([state], [last], slots)
+    o = kept_steps(o, slots, starts)
     return o, last if final else None, ChunkStates(name, given, found, starts, v_first)
 
 

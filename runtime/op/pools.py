@@ -106,10 +106,7 @@ def call_in_pool(
     else:
         write_rows(pools, after, rows)
     starts = given.get("cu_seqlens")
-    if not isinstance(starts, Tensor):
-        return (*(kept_rows(x, rows >= 0, None) for x in outputs), pool)
-    real = steps_of_rows(rows >= 0, starts, outputs[0].shape[1])
-    return (*(kept_rows(x[0], real, None).unsqueeze(0) for x in outputs), pool)
+    return (*(kept_steps(x, rows, starts if isinstance(starts, Tensor) else None) for x in outputs), pool)
 
 
 def _check_count(
@@ -123,6 +120,13 @@ def _check_count(
         found = ("B", some.shape[0])
     if found is not None and found[1] >= 0 and rows.shape[0] != found[1]:
         raise ArgumentError(f"{name}: state_indices must be [{found[0]}] = [{found[1]}], got {list(rows.shape)}")
+
+
+def kept_steps(x: Tensor, rows: Tensor, starts: Tensor | None) -> Tensor:
+    """Outputs [B, T, ..], or [1, T, ..] of packed sequences, zero where a sequence's row is padding."""
+    if starts is None:
+        return kept_rows(x, rows >= 0, None)
+    return kept_rows(x[0], steps_of_rows(rows >= 0, starts, x.shape[1]), None).unsqueeze(0)
 
 
 def steps_of_rows(real: Tensor, starts: Tensor, steps: int) -> Tensor:

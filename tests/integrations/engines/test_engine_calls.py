@@ -48,7 +48,7 @@ def test_sglang_extends(inplace):
         **given, scale=K**-0.5, normalise=True, starts=starts, written=written,
         read=lambda n: None if rows[n] < 0 else of(before, int(rows[n]), True),
     )  # fmt: skip
-    assert last is None and torch.allclose(o[:, :200].double(), expected[:, :200], atol=1e-5)
+    assert last is None and torch.allclose(o.double(), expected, atol=1e-5) and not o[:, 200:].any()
     assert torch.allclose(pool.double(), wanted, atol=1e-5)
     order = [before[2].mT, chunks[0, 64], before[5].mT, chunks[1, 64], chunks[1, 128]]
     every = torch.stack([x.mT for x in order])
@@ -59,6 +59,17 @@ def test_sglang_extends(inplace):
     assert torch.allclose(h[0].index_select(0, some).double(), every[some], atol=1e-5)
     assert torch.allclose(h[0][torch.tensor([1, 4])].double(), every[[1, 4]], atol=1e-5)
     assert h[0][torch.tensor([], dtype=torch.long)].shape == (0, HV, V, K)
+
+
+@kinds
+def test_sglang_extends_padding_by_nothing_in_a_batch_that_is_not_packed(kda):
+    given, pool = tokens(3, 9, kda=kda), blocks(True)
+    before, rows = pool.clone(), torch.tensor([4, -1, 0])
+    function = sglang.chunk_kda if kda else sglang.chunk_gated_delta_rule
+    found = function(**given, initial_state=pool, initial_state_indices=rows)
+    o = found if kda else found[0]
+    assert not o[1].any() and o[[0, 2]].any(-1).all() and not torch.equal(pool[[4, 0]], before[[4, 0]])
+    assert torch.equal(pool[[1, 2, 3]], before[[1, 2, 3]])
 
 
 def test_sglang_tracks_the_state_before_a_chunk():
