@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from chunkform.errors import ArgumentError, nearest, page_of
 
 from ..nn.rows import bounded_decay, softplus_decay, unit
-from .fla_arguments import checked
+from .fla_arguments import checked, of_an_op
 
 __all__ = [
     "chunk_delta_rule",
@@ -588,4 +588,10 @@ def _no_matrix(what: str, asked: bool) -> None:
         raise ArgumentError(f"{what}: output_attentions isn't supported: no op forms the T x T matrix")
 
 
-globals().update({name: checked(globals()[name], name) for name in __all__})
+ONTO = {  # functions that hand their options on to others; all but one to the ops
+    chunk_gated_delta_rule: (fused_recurrent_gated_delta_rule, of_an_op),
+    fused_recurrent_kda: (chunk_kda, of_an_op),
+    fused_chunk_linear_attn: (chunk_linear_attn, of_an_op),
+    parallel_attn: (),
+}
+globals().update({name: checked(globals()[name], name, ONTO.get(globals()[name], (of_an_op,))) for name in __all__})

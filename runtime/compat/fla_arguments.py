@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from inspect import Parameter
 from typing import TypeVar
 
 import torch
@@ -19,11 +20,21 @@ Function = TypeVar("Function", bound=Callable[..., object])
 VECTORS = ("q", "k", "v")  # [B, T, H, ..], of floating-point numbers
 
 
-def checked(function: Function, name: str) -> Function:
-    """The function of this name, which tells what is wrong with an argument before it does anything with it."""
-    parameters = inspect.signature(function).parameters
-    named = {n: str(p.annotation) for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    order = list(named)
+def of_an_op(*, reverse: bool = False, state_v_first: bool = False, cu_seqlens: Tensor | None = None) -> None:
+    """The options of every function that calls an op."""
+
+
+def checked(function: Function, name: str, onto: Iterable[Callable[..., object]]) -> Function:
+    """The function of this name, which tells what is wrong with an argument before it does anything with it.
+
+    onto: functions that it hands its options on to: flags of theirs, and what they take by name alone. All are in its
+    signature, by which other libraries choose what they pass: transformers leaves out what isn't there.
+    """
+    own = inspect.signature(function).parameters.values()
+    every = [p for f in onto for p in inspect.signature(f).parameters.values()]
+    further = [p for p in every if p.kind is p.KEYWORD_ONLY or p.annotation == "bool"]
+    order = [p.name for p in own if p.kind is not p.VAR_KEYWORD]
+    named = {p.name: str(p.annotation) for p in (*further, *own) if p.kind is not p.VAR_KEYWORD}
 
     @functools.wraps(function)
     def call(*words: object, **options: object) -> object:
@@ -33,7 +44,15 @@ def checked(function: Function, name: str) -> Function:
                     raise ArgumentError(f"{name}: {n} must be {wanted}, got {_said(x)}")
         return function(*words, **options)
 
+    call.__signature__ = _whole(own, further)  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
+
+
+def _whole(own: Iterable[Parameter], further: Iterable[Parameter]) -> inspect.Signature:
+    """Its own parameters, then by name alone those of the functions behind it, and others."""
+    named = {p.name: p for p in own if p.kind is not p.VAR_KEYWORD}
+    by_name = {p.name: p.replace(kind=Parameter.KEYWORD_ONLY) for p in further if p.name not in named}
+    return inspect.Signature([*named.values(), *by_name.values(), Parameter("options", Parameter.VAR_KEYWORD)])
 
 
 def _unfit(name: str, kind: str, x: object) -> str:

@@ -431,3 +431,23 @@ def test_their_modules_are_told_where_they_are(name):
 def test_every_public_function_is_tested():
     text = inspect.getsource(inspect.getmodule(test_every_public_function_is_tested))
     assert [n for n in fla.__all__ if n not in text] == []
+
+
+@pytest.mark.parametrize("name", ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule", "chunk_kda"])
+def test_who_passes_only_what_a_signature_has_passes_all_of_it(name):
+    """As transformers does with the functions of fla that it finds."""
+    function = getattr(fla, name)
+    decays = (12, 2, 8) if name == "chunk_kda" else (12, 2)
+    q, k, v = torch.randn(3, 1, 12, 2, 8)
+    wanted = {
+        "beta": torch.randn(1, 12, 2), "use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True, "A_log": torch.rand(2),
+        "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True, "cu_seqlens": torch.tensor([0, 5, 12]),
+        "output_final_state": True, "state_v_first": True,
+    }  # fmt: skip
+    g = torch.randn(1, *decays)
+    taken = {n: x for n, x in wanted.items() if n in inspect.signature(function).parameters}
+    assert taken.keys() == wanted.keys()
+    with pytest.raises(ArgumentError, match="use_gate_in_kernel must be True or False, got str"):
+        function(q, k, v, g, **wanted | {"use_gate_in_kernel": "yes"})
+    o, last = function(q, k, v, g, **taken)
+    assert o.shape == (1, 12, 2, 8) and last.shape == (2, 2, 8, 8)
