@@ -13,13 +13,19 @@ from chunkform.runtime.op.op import Argument, Signature
 
 @dataclass(frozen=True)
 class Shape:
-    """B sequences of T steps, H heads, every dim D wide."""
+    """B sequences of T steps, H heads, every dim D wide but for those of `widths`."""
 
     name: str
     batch: int
     steps: int
     heads: int
     width: int
+    widths: tuple[tuple[str, int], ...] = ()
+
+    def wide(self, dims: tuple[str, ...]) -> tuple[int, ...]:
+        """The widths of dims."""
+        own = dict(self.widths)
+        return tuple(own.get(d, self.width) for d in dims)
 
     @property
     def tokens(self) -> int:
@@ -60,13 +66,14 @@ def parse_shape(text: str) -> Shape:
         return SHAPES[text]
     if not re.fullmatch(r"\d+x\d+x\d+x\d+", text):
         raise ValueError(f"a shape is one of {', '.join(SHAPES)}, or BxTxHxD such as 1x8192x16x128; got {text!r}")
-    return Shape(text, *(int(n) for n in text.split("x")))
+    batch, steps, heads, width = (int(n) for n in text.split("x"))
+    return Shape(text, batch, steps, heads, width)
 
 
 def extent(a: Argument, shape: Shape) -> tuple[int, ...]:
     """The sizes of an argument at a shape."""
     lead = (shape.batch, shape.steps, shape.heads) if a.per_step else (shape.heads,)
-    return lead + (shape.width,) * len(a.dims)
+    return lead + shape.wide(a.dims)
 
 
 def draw(
@@ -103,5 +110,5 @@ def draw(
         else:
             given[a.key] = torch.sigmoid(x).to(dtype)
     lead = (shape.batch, shape.steps, shape.heads)
-    cotangents = [normal(lead + (shape.width,) * len(dims)).to(dtype) for _, dims in signature.outputs]
+    cotangents = [normal(lead + shape.wide(dims)).to(dtype) for _, dims in signature.outputs]
     return given, cotangents

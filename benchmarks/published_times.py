@@ -4,7 +4,8 @@
     python -m benchmarks.published_times --write OUT/published_times.json                 write rows into the page and the data
     python -m benchmarks.published_times --missing                                        which there are
 
-Ops are compiled by several processes, and timed one after the other by one, at S1 unless told otherwise.
+Ops are compiled by several processes, and timed one after the other by one, at S1 unless told otherwise. Those of SIZED, such as
+`mamba_one_head`, have a row of their own, at heads and widths of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -38,7 +40,26 @@ FIRST = (  # most read about, first; the others follow as the page has them
     "mamba2 deltanet_negative kda lru s5 mamba3 abc lightnet metala rodimus path_linear ttt_linear atlas infini_attention hgrn "
     "mingru longhorn second_order_attention s4d mega regla xpos linoss aaren omega"
 ).split()
-TRIAL = Shape("trial", 1, 256, 16, 128)  # kernels compiled for it are those of S1
+STEPS = 256  # of a trial of one sequence: kernels compiled for it are those of S1
+CONTEXT = multiprocessing.get_context("spawn")
+COMPILING = 0.6  # of the budget
+LONGEST = 40.0  # seconds that one recurrence may take to be timed
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A row of its own for a recurrence at other sizes: its title, heads, and the widths of its dims."""
+
+    title: str
+    spec: str
+    heads: int
+    widths: tuple[tuple[str, int], ...]
+
+
+SIZED = {
+    "mamba": Sized("Mamba, 2,048 channels of 16 states", "mamba", 16, (("c", 128), ("n", 16))),
+    "mamba_one_head": Sized("Mamba, one head of 2,048 channels of 16 states", "mamba", 1, (("c", 2048), ("n", 16))),
+}
 
 
 def missing() -> list[str]:
@@ -69,7 +90,10 @@ def _module(name: str) -> ModuleType:
 
 def _calls(name: str, shape: Shape, device: str) -> tuple[Callable[[], object], Callable[[], object]]:
     """The forward pass, and both with all gradients."""
-    op = chunkform.compile(recurrences()[name]())
+    own = SIZED.get(name)
+    if own is not None:
+        shape = replace(shape, heads=own.heads, widths=own.widths)
+    op = chunkform.compile(recurrences()[name if own is None else own.spec]())
     given, cotangents = draw(sys.modules[op.__module__].SIGNATURE, shape, device=device, dtype=torch.bfloat16)
     leaves = {n: x.detach().requires_grad_() for n, x in given.items()}
 
@@ -84,44 +108,68 @@ def _calls(name: str, shape: Shape, device: str) -> tuple[Callable[[], object], 
     return forward, both
 
 
-def prepared(job: tuple[str, str]) -> tuple[str, str]:
+def prepared(job: tuple[str, Shape, str]) -> tuple[str, str]:
     """(name, why not): compile an op and its kernels in this process, for others to find."""
-    name, device = job
+    name, shape, device = job
     try:
-        for run in _calls(name, TRIAL, device):
+        for run in _calls(name, replace(shape, batch=1, steps=STEPS), device):
             run()
     except Exception as why:  # a recurrence that can't run is left out, and told
         return name, timing.reason(why)
     return name, ""
 
 
-def measured(names: list[str], shape: Shape, device: str, budget: float, out: Path) -> dict[str, Any]:
-    """Milliseconds by name, forward and with backward, written after each: half of the budget is for compiling them all, as
-    nothing else is to run while one is timed."""
-    begun, found, ready = time.monotonic(), {}, []
-    workers = max(1, min(len(names), (os.cpu_count() or 2) - 2))
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        made = pool.imap_unordered(prepared, [(n, device) for n in names])
-        while len(ready) < len(names) and (left := begun + budget / 2 - time.monotonic()) > 0:
+def timed(name: str, shape: Shape, device: str) -> list[float] | str:
+    """Milliseconds of the forward pass, and of both; or why there are none."""
+    try:
+        return [round(timing.medians(f, device, timing.QUICK)["median"], 4) for f in _calls(name, shape, device)]
+    except Exception as error:
+        return timing.reason(error)
+    finally:
+        timing.release(device)
+
+
+def compiled(names: list[str], shape: Shape, device: str, end: float) -> dict[str, str]:
+    """Compile all of them by several processes, until a time: why not ("" where it went well), by the names of those done."""
+    found: dict[str, str] = {}
+    with CONTEXT.Pool(max(1, min(len(names), (os.cpu_count() or 2) - 2))) as pool:
+        made = pool.imap_unordered(prepared, [(n, shape, device) for n in names])
+        while len(found) < len(names) and (left := end - time.monotonic()) > 0:
             try:
-                ready.append(made.next(left))
+                found.update([made.next(left)])
             except multiprocessing.TimeoutError:
                 break
         pool.terminate()
-    whys = dict(ready)
+    return found
+
+
+def measured(names: list[str], shape: Shape, device: str, budget: float, out: Path) -> dict[str, Any]:
+    """Milliseconds by name, forward and with backward, written after each. First all are compiled, which takes a part of the
+    budget at most, as nothing else is to run while one is timed. One process times them; a fault, which none that follows would
+    survive there, or a call that takes too long ends it, and another one goes on."""
+    begun, found = time.monotonic(), dict[str, Any]()
+    end = begun + budget
+    whys = compiled(names, shape, device, begun + COMPILING * budget)
+    print(f"compiled {len(whys)} of {len(names)} in {time.monotonic() - begun:.0f} s", flush=True)
+    alone = CONTEXT.Pool(1)
     for name in names:
-        why = whys.get(name, "not compiled within the time")
-        if not why and time.monotonic() > begun + budget:
+        why, left = whys.get(name, "not compiled within the time"), end - time.monotonic()
+        if not why and left <= 0:
             why = "the time budget was spent"
         if not why:
             try:
-                times = [timing.medians(f, device, timing.QUICK)["median"] for f in _calls(name, shape, device)]
-                found[name] = [round(x, 4) for x in times]
-            except Exception as error:
-                why = timing.reason(error)
-            timing.release(device)
+                ms = alone.apply_async(timed, (name, shape, device)).get(min(LONGEST, left))
+            except multiprocessing.TimeoutError:
+                ms = "it took too long"
+            if isinstance(ms, list):
+                found[name] = ms
+            else:
+                why = ms
+                alone.terminate()
+                alone = CONTEXT.Pool(1)
         print(f"{name:28s} {why or found[name]}", flush=True)
         out.write_text(json.dumps({"shape": shape.name, "ms": found}, indent=1) + "\n")
+    alone.terminate()
     return found
 
 
@@ -131,13 +179,20 @@ def write(file: Path) -> None:
     data = json.loads(DATA.read_text())
     page = PAGE.read_text()
     for name, ms in told["ms"].items():
+        if name in SIZED:
+            title = SIZED[name].title
+            own = data["ms"].setdefault(title, {})
+            own[told["shape"]] = ms
+            row = f"| {title} | " + " | ".join(_shown(own.get(s)) for s in ("S1", "S2")) + " |"
+            page = re.sub(rf"^\| {re.escape(title)} \|.*$", row, page, flags=re.M)
+            continue
         data["ms"].setdefault(name, {})[told["shape"]] = ms
         row = f"| `{name}` | " + " | ".join(_shown(data["ms"][name].get(s)) for s in ("S1", "S2")) + " |\n"
         page = (
             re.sub(rf"^\| `{name}` \| [\d., ]*\|[\d., ]*\|\n", "", page, flags=re.M) if name not in missing() else page
         )
-        rows = [m for m in re.finditer(r"^\| `(\w+)` \| [\d.]+, .*\|\n", page, re.M)]
-        after = [m for m in rows if m[1] < name and m.start() > page.index("| `agalite` | 2")]
+        timed_rows = re.finditer(r"^\| `(\w+)` \| [\d.]+, .*\|\n", page, re.M)
+        after = [m for m in timed_rows if m[1] < name and m.start() > page.index("| `agalite` | 2")]
         at = after[-1].end() if after else page.index("| `agalite` | 2")
         page = page[:at] + row + page[at:]
     data["ms"] = dict(sorted(data["ms"].items()))

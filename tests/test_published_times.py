@@ -33,3 +33,9 @@ def test_times_of_published_recurrences_are_written_where_they_belong(
         assert json.loads(published_times.DATA.read_text())["ms"][name][shape] == ms
     timed = re.findall(r"^\| `(\w+)` \|", page[page.index("| `agalite` | 2") :], re.M)
     assert timed.index(name) > 0 and timed[timed.index(name) - 1] < name
+    (tmp_path / "run.json").write_text(json.dumps({"shape": "S2", "ms": {"mamba_one_head": [1.0, 20.125]}}))
+    before, title = page, published_times.SIZED["mamba_one_head"].title
+    published_times.write(tmp_path / "run.json")
+    page = published_times.PAGE.read_text()
+    changed = [(a, b) for a, b in zip(before.splitlines(), page.splitlines(), strict=True) if a != b]
+    assert [b for _, b in changed] == [f"| {title} |  | 1.000, 20.125 |"] and changed[0][0].startswith(f"| {title} |")
