@@ -258,8 +258,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--budget", type=float, default=3600, help="seconds; what isn't done by then is left out")
     parser.add_argument("--out", type=Path, help="a folder for rounding.json and rounding.md")
-    parser.add_argument("--merge", action="store_true", help="keep what these have of other recurrences")
+    parser.add_argument("--merge", action="store_true", help="keep what these have of other recurrences and steps")
+    parser.add_argument("--of", type=Path, nargs="+", help="rounding.json of other runs, in the place of a run")
     given = parser.parse_args()
+    if given.of is not None:
+        runs = [json.loads(file.read_text()) for file in given.of]
+        own = [Row(**x) for told in runs for x in told["rows"]]
+        missing = {n: why for told in runs for n, why in told["missing"].items()}
+        print("\n".join(table(in_order(own))))
+        if given.out is not None:
+            write(merged(own, given.out) if given.merge else in_order(own), missing, runs[0]["about"], given.out)
+        return
     common = (given.device, given.steps, given.width, given.normal)
     jobs = [(*x, dtype, *common) for dtype in given.dtypes.split(",") for x in recurrences_of(given.specs)]
     rows, failed = measured(jobs, given.jobs, given.budget)
@@ -269,14 +278,17 @@ def main() -> None:
     if given.out is not None:
         if given.merge:
             rows = merged(rows, given.out)
-        write(rows, failed, given.device, given.out)
+        about = {"date": datetime.date.today().isoformat(), "torch": torch.__version__, "device": given.device}
+        if given.device == "cuda":
+            about["device"] = torch.cuda.get_device_name()
+        write(rows, failed, about, given.out)
 
 
 def merged(rows: list[Row], out: Path) -> list[Row]:
-    """With the rows of an earlier run that are of other recurrences."""
-    new = {r.op for r in rows}
-    earlier = [Row(**x) for x in json.loads((out / "rounding.json").read_text())["rows"] if x["op"] not in new]
-    return in_order([*rows, *earlier])
+    """With the rows of an earlier run that are of other recurrences, dtypes or numbers of steps."""
+    new = {(r.op, r.dtype, r.steps) for r in rows}
+    earlier = [Row(**x) for x in json.loads((out / "rounding.json").read_text())["rows"]]
+    return in_order([*rows, *(r for r in earlier if (r.op, r.dtype, r.steps) not in new)])
 
 
 def recurrences_of(given: Any) -> list[tuple[str, str]]:
@@ -338,23 +350,22 @@ def measure(spec: str, name: str, dtype: str, device: str, steps: int, width: in
 def table(rows: list[Row]) -> list[str]:
     """Rows of a page: all that have a cause, and of each op and dtype the worst ratio."""
     lines = [
-        "| recurrence | dtype | quantity | error | eager | ratio | cause where above 2 |",
-        "|---|---|---|---|---|---|---|",
+        "| recurrence | dtype | steps | quantity | error | eager | ratio | cause where above 2 |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     seen = set()
     for r in rows:
-        if r.cause or (r.op, r.dtype) not in seen:
-            seen.add((r.op, r.dtype))
+        if r.cause or (r.op, r.dtype, r.steps) not in seen:
+            seen.add((r.op, r.dtype, r.steps))
             own = "" if r.error is None else f"{r.error:.1e}"
             ratio = "" if r.ratio is None else f"{r.ratio:.2f}"
-            lines.append(f"| {r.op} | {r.dtype} | {r.quantity} | {own} | {r.eager:.1e} | {ratio} | {r.cause} |")
+            lines.append(
+                f"| {r.op} | {r.dtype} | {r.steps} | {r.quantity} | {own} | {r.eager:.1e} | {ratio} | {r.cause} |"
+            )
     return lines
 
 
-def write(rows: list[Row], failed: dict[str, str], device: str, out: Path) -> None:
-    about = {"date": datetime.date.today().isoformat(), "torch": torch.__version__, "device": device}
-    if device == "cuda":
-        about["device"] = torch.cuda.get_device_name()
+def write(rows: list[Row], failed: dict[str, str], about: dict[str, str], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     listed = [json.dumps({n: round_to(x) for n, x in asdict(r).items()}) for r in rows]
     body = ",\n".join(listed).replace("Infinity", "null").replace("NaN", "null")
