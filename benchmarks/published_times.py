@@ -5,7 +5,7 @@
     python -m benchmarks.published_times --missing                                        which there are
 
 Ops are compiled by several processes, and timed one after the other by one, at S1 unless told otherwise. Those of SIZED, such as
-`mamba_one_head`, have a row of their own, at heads and widths of their own.
+`mamba_one_head`, have a row of their own, at heads and widths of their own. `FILE.py:NAME` is one of a spec file, which has none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 import typer
 
 import chunkform
-from chunkform.spec.language import Recurrence
+from chunkform.spec.language import Recurrence, find
 
 from . import timing
 from .inputs import SHAPES, Shape, draw
@@ -93,7 +93,11 @@ def _calls(name: str, shape: Shape, device: str) -> tuple[Callable[[], object], 
     own = SIZED.get(name)
     if own is not None:
         shape = replace(shape, heads=own.heads, widths=own.widths)
-    op = chunkform.compile(recurrences()[name if own is None else own.spec]())
+    file, _, inside = name.partition(":")
+    if inside:
+        op = chunkform.compile(next(r for r in find(file) if r.name == inside))
+    else:
+        op = chunkform.compile(recurrences()[name if own is None else own.spec]())
     given, cotangents = draw(sys.modules[op.__module__].SIGNATURE, shape, device=device, dtype=torch.bfloat16)
     leaves = {n: x.detach().requires_grad_() for n, x in given.items()}
 
@@ -179,6 +183,8 @@ def write(file: Path) -> None:
     data = json.loads(DATA.read_text())
     page = PAGE.read_text()
     for name, ms in told["ms"].items():
+        if ":" in name:
+            continue
         if name in SIZED:
             title = SIZED[name].title
             own = data["ms"].setdefault(title, {})
