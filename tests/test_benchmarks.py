@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+from shared.spec_files import read_all
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -42,6 +43,7 @@ from benchmarks.peers import Peer
 from chunkform.generated import lightning_attention, retention
 from chunkform.runtime.launch import replay
 from chunkform.runtime.op.op import Argument, Signature
+from chunkform.spec.language import Recurrence
 from chunkform.spec.language.load import published
 
 pytestmark = pytest.mark.usefixtures("others_left_alone")  # memory is given back before each measurement
@@ -432,6 +434,12 @@ def test_errors_of_the_eager_run_are_those_of_rounding() -> None:
     found = {r.quantity: r for r in rounding.rows_of("retention", retention, s, torch.bfloat16, "cpu", 40, 16)}
     assert found.keys() == {"o", "final S", "dq", "dk", "dv", "dlog_gamma"}
     assert all(r.error is None and 1e-4 < r.eager < 1e-1 for r in found.values() if r.quantity != "final S"), found
+
+
+def test_the_table_has_every_recurrence() -> None:
+    found = {r["op"] for r in json.loads((rounding.ROOT / "results" / "gpu" / "rounding.json").read_text())["rows"]}
+    specs = [*read_all().values(), *published()]
+    assert {r.name for r in specs if isinstance(r, Recurrence)} <= found
 
 
 def test_draws_are_compared_as_one() -> None:
