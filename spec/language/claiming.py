@@ -19,9 +19,9 @@ class Claiming:
         """Quantities to state claims with, indexed at a step: `t, q, S, do, dq = r.quantities("t q S do dq")`."""
         return self._claimed.names(names)
 
-    def claim(self, name: str, *what: Any, **about: Any) -> Any:
+    def claim(self, name: str, *what: Any, over: Any = (), latex: str = "", section: str = "", note: str = "") -> Any:
         """State a formula for the verifier: `r.claim("dq", dq(t), S(t) * do(t))`."""
-        return add_claim(self, name, *what, **about)  # type: ignore[arg-type]
+        return add_claim(self, name, *what, over=over, latex=latex, section=section, note=note)  # type: ignore[arg-type]
 
     def same_as(self, other: Any, names: Mapping[str, str] | None = None) -> Any:
         """Claim that another recurrence, or that of a file beside this one, gives the same outputs from the same inputs:

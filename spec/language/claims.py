@@ -205,6 +205,11 @@ class Setting:
     ) -> Any:
         """Quantities to sample: scalars, vectors over one dim or matrices over two; `over=(t, 1, n)` one for each
         step."""
+        for x in dims:
+            if not isinstance(x, str | Dim | Formula):
+                raise SpecError(
+                    f"the size of {names} is a dim, such as the d that r.dims gives, and not {x!r}", caller()
+                )
         shape = _shape(dims)
         parameters, ranges = _over(over)
         limits = None if between is None else (formula(between[0]), formula(between[1]))

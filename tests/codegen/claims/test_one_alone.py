@@ -106,6 +106,55 @@ def test_a_claim_that_cant_be_judged_takes_no_other_with_it(tmp_path: Path) -> N
     assert found["shapes"]["repair"]["formula"] == "dk(t) = dS(t) * v(t)"
 
 
+UNSTATED = {  # lines that fail, in many ways, and the names of the errors that they are
+    "by another name": ('c = r.claim\nc("x", dq(t), 1 / 0)', ["x"]),
+    "by a function": ('def c(name, f):\n    r.claim(name, dq(t), f())\nc("x", lambda: 1 / 0)', ["x"]),
+    "by a function of a function": (
+        "def c():\n    r.claim('x', dq(t), nothing)\ndef main():\n    c()\nmain()",
+        ["line 16"],
+    ),
+    "in a match": ("match 1:\n    case 1:\n        r.claim('x', dq(t), 1 / 0)", ["line 17"]),
+    "with a type": ("x: object = r.claim('x', dq(t), 1 / 0)", ["line 15"]),
+    "in a class": ("class A:\n    r.claim('x', dq(t), 1 / 0)", ["line 16"]),
+    "named on the way": ("(c := r.claim)('x', dq(t), 1 / 0)", ["x"]),
+    "misspelt": ("r.clam('x', dq(t), S(t) * do(t))", ["x"]),
+    "an exit": ("r.claim('x', dq(t), exit(0))", ["x"]),
+    "a definition": ("p = r.define('p', t, nothing(t))\nr.claim('x', dq(t), p(t))", ["p", "x"]),
+    "a definition of what there was": ("q = r.define('q', t, S(t) * do(t))\nr.claim('x', dq(t), q(t))", ["q", "x"]),
+    "a recursion": (
+        "A = r.recursive('A', t, 0, 1, lambda A: 1 / 0)\nB = A(t)\nr.claim('x', B, B * 2)",
+        ["A", "line 16", "x"],
+    ),
+    "a size": ("w = r.given('w', 3)\nr.claim('x', dq(t), w)", ["w", "x"]),
+}
+
+
+@pytest.mark.parametrize(("lines", "names"), UNSTATED.values(), ids=UNSTATED)
+def test_whatever_fails_where_something_is_stated_is_an_error_of_its_own(lines, names, tmp_path):
+    found = verdicts(
+        file_of(
+            tmp_path, GATED, "r.claim('before', dq(t), S(t) * do(t))", lines, "r.claim('after', dk(t), dS(t) * v(t))"
+        )
+    )
+    assert {n: x["verdict"] for n, x in found.items()} == {
+        "before": "holds",
+        "after": "holds",
+        **dict.fromkeys(names, "error"),
+    }
+
+
+def test_what_failed_is_told_where_it_is_used(tmp_path):
+    lines = "p = r.define('p', t, nothing(t))", "r.claim('x', dq(t), p(t))", "r.claim('y', dq(t), q(t), latx='a')"
+    found = verdicts(file_of(tmp_path, GATED, *lines))
+    assert found["x"]["error"]["message"] == "there is no p: line 14, which would have made it, failed"
+    assert found["y"]["error"]["message"].startswith("r.claim() takes no 'latx': did you mean latex?")
+
+
+def test_other_lines_refuse_the_file(tmp_path):
+    with pytest.raises(LoadError, match="ZeroDivisionError"):
+        verdicts(file_of(tmp_path, GATED, "r.claim('x', dq(t), S(t) * do(t))", "n = 1 / 0"))
+
+
 def test_errors_are_told_in_the_table_and_on_the_page(tmp_path: Path) -> None:
     file = file_of(tmp_path, GATED, 'r.claim("dq", dq(t), S(t) * do(t))', 'r.claim("same", dk(t), dk(t))')
     out = tmp_path / "page.html"
