@@ -12,7 +12,7 @@ from ..ir.expr import ZERO
 from ..ir.latex_page import Page
 from ..ir.latex_page import formulas as formulas_of
 from ..recurrence.explain import formula_text
-from ..recurrence.notation.formulas import Formula, Section
+from ..recurrence.notation.formulas import Section, fixed
 from .compiled import CompiledAttention
 from .derivation import formulas, sections, text
 
@@ -50,7 +50,7 @@ def derivation(c: CompiledAttention) -> tuple[Section, ...]:
     for (title, lines), (_, typeset) in zip(sections(c), sections(c, page), strict=True):
         plain = [x for line in lines for x in line.split(",   ")]
         pairs = zip(plain, map(page.spelled, typeset), strict=True)
-        found.append(Section(title, tuple(Formula(x, y, text="=" not in x) for x, y in pairs)))
+        found.append(Section(title, tuple(fixed(x, y, text="=" not in x) for x, y in pairs)))
     return tuple(found)
 
 

@@ -162,8 +162,7 @@ def one_sided(x: Node) -> Node:
 
 def same_on_both_sides(x: Node) -> Node:
     """A sum that is one expression for y > 0 and for y < 0, without the sizes and signs of y in it."""
-    for f in [f for f in walk(x) if f.op == "fn" and f.attrs[0] in SIDES]:
-        y = f.args[0]
+    for y in dict.fromkeys(f.args[0] for f in walk(x) if f.op == "fn" and f.attrs[0] in SIDES):
         above, below = (replace(x, {fn(n, y): sides[k](y) for n, sides in SIDES.items()}) for k in (0, 1))
         above, below = (add(*map(_multiplied_out, terms_of(z))) for z in (above, below))
         if above is below:

@@ -35,9 +35,9 @@ from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 from .written import (
     decimal,
-    has_exponent,
     index_name,
     power_of_two,
+    raised,
     scaled,
     smallest_of,
     unshifted,
@@ -98,6 +98,7 @@ class Notation:
         self.page = isinstance(tex, Page)
         self.space = r" \cfbreak " if self.page else " "  # between factors
         self._add_renamed_names()
+        self.shown: dict[tuple[Node, str | None, str | None], Piece] = {}
 
     def _add_renamed_names(self) -> None:
         """What is named is known by its name with its axes exchanged, or primed, too."""
@@ -135,13 +136,17 @@ class Notation:
     # --- one node, its rows along `row` and its columns along `col` (None: one) ---------------------------------------
 
     def show(self, x: Node, row: str | None, col: str | None) -> Piece:
+        """As often as a part is shared, so often it is asked for, and written once."""
+        found = self.shown.get((x, row, col))
+        if found is None:
+            found = self.shown[x, row, col] = self.written(x, row, col)
+        return found
+
+    def written(self, x: Node, row: str | None, col: str | None) -> Piece:
         known = self.names.get(x)
-        if isinstance(known, Node):
-            if known is not x:
-                return self.show(known, row, col)
-        elif known is not None:
+        if isinstance(known, str):
             return self.turned(self.symbol(known, "let", len(x.axes)), x.axes, row, col)
-        return self.operation(x, row, col)
+        return self.operation(x, row, col) if known is None or known is x else self.show(known, row, col)
 
     def operation(self, x: Node, row: str | None, col: str | None) -> Piece:
         match x.op:
@@ -186,12 +191,7 @@ class Notation:
         return self.indexed(x)
 
     def raised(self, text: str, exponent: str) -> str:
-        """text^exponent; in LaTeX nothing may have two of them, so that what has one already goes into brackets."""
-        if not self.tex:
-            return text + exponent
-        if text.endswith("^{+}"):  # the part of a gradient that comes from later steps
-            return f"{text[:-1]}{exponent.removeprefix('^').strip('{}')}}}"
-        return (f"({text})" if has_exponent(text) else text) + exponent
+        return raised(text, exponent) if self.tex else text + exponent
 
     def turned(self, symbol: str, order: tuple[str, ...], row: str | None, col: str | None) -> Piece:
         """A symbol, transposed where its axes run the other way."""

@@ -67,6 +67,13 @@ def scaled(ratio: Fraction, named: Node) -> list[Node]:
     return [named] if ratio == 1 else [make("mul", (const(ratio), named), (), named.axes)]
 
 
+def raised(text: str, exponent: str) -> str:
+    """text^exponent in LaTeX, where nothing may have two of them, so that what has one already goes into brackets."""
+    if text.endswith("^{+}"):  # the part of a gradient that comes from later steps
+        return f"{text[:-1]}{exponent.removeprefix('^').strip('{}')}}}"
+    return (f"({text})" if has_exponent(text) else text) + exponent
+
+
 def has_exponent(text: str) -> bool:
     """Does LaTeX end in something that has an exponent? `x^{2}`, `\\mathbf{S}_{t}^\\top`, `x^{2}_{t}`"""
     return re.search(r"\^(\{[^{}]*\}|\\[a-zA-Z]+|.)(_(\{[^{}]*\}|.))?$", text) is not None

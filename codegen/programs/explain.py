@@ -13,7 +13,7 @@ from ..ir.latex_page import Page, unescaped
 from ..recurrence.chunkwise.compiled import Compiled
 from ..recurrence.explain import reason_text, section_text
 from ..recurrence.notation.derivation import derivation as derivation_of
-from ..recurrence.notation.formulas import Formula, Section
+from ..recurrence.notation.formulas import Section, fixed
 from .attending import AttentionOperation
 from .compiled import CompiledProgram
 from .derivation import adjoint_lines
@@ -83,9 +83,9 @@ def derivation(c: CompiledProgram) -> tuple[Section, ...]:
     for n in c.graph.nodes:
         method = rf"\text{{, by {n.method.words}}}" if isinstance(n, SolveNode) else ""
         typeset = r",\quad ".join(node_equations(c, n, page)) + method
-        graph.append(Formula(node_text(c.graph, n), page.spelled(typeset)))
+        graph.append(fixed(node_text(c.graph, n), page.spelled(typeset)))
     sentences = (unescaped(page.spelled(x)) for x in adjoint_sentences(c, page))
-    adjoint = [Formula(x, y, text=True) for x, y in zip(adjoint_lines(c), sentences, strict=True)]
+    adjoint = [fixed(x, y, text=True) for x, y in zip(adjoint_lines(c), sentences, strict=True)]
     found = [Section("The graph", tuple(graph)), Section("The adjoint graph", tuple(adjoint))]
     for op in c.graph.operations:
         if not op.is_map:

@@ -142,7 +142,7 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
             if reader.has_carried(s.name):
                 part, whole = (leaf(kind, f"d{s.name}", s.axes) for kind in ("carried", "gradient"))
                 yield formula(c, partial(part_text, part=part, whole=whole), text=True)
-    known: set[Formula] = set()
+    known: set[str] = set()
     for one in (s for group in form.groups for s in group):
         if (one.direction < 0) == backward:
             yield from _state_formulas(c, reader, one, known)
@@ -159,7 +159,7 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
         yield formula(c, partial(_state_adjoint_text, reader=reader, p=p), names)
 
 
-def _state_formulas(c: Compiled, reader: Reader, s: StateForm, known: set[Formula]) -> Iterator[Formula]:
+def _state_formulas(c: Compiled, reader: Reader, s: StateForm, known: set[str]) -> Iterator[Formula]:
     """One state: how it decays, and what is written to it, where no other state has said it: it is `known` then."""
     prev, after = reader.snapshot(s, "prev"), reader.snapshot(s, "next")
     names = form_names(c)
@@ -176,8 +176,8 @@ def _state_formulas(c: Compiled, reader: Reader, s: StateForm, known: set[Formul
         if w.leaf is None:
             continue
         written = equation(c, reader.symbols[w.leaf], reader.spelled(w.right), names)
-        if written not in known:
-            known.add(written)
+        if written.plain not in known:
+            known.add(written.plain)
             yield written
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ...ir.expr import Node, leaf, leaves, replace, walk
 from ...ir.latex_page import Page
@@ -12,19 +13,26 @@ from ...ir.step_program import StepProgram
 from ..chunkwise.compiled import Compiled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Formula:
-    """One displayed formula, or (`text`) a sentence between formulas."""
+    """One displayed formula, or (`text`) a sentence between formulas. `write` says it in plain text (False), in LaTeX (True), or
+    on a page; what nobody asks for isn't written."""
 
-    plain: str
-    latex: str
+    write: Callable[[bool | Page], str] = field(repr=False)
     text: bool = False
-    write: Callable[[Page], str] | None = field(default=None, compare=False, repr=False)
-    of: tuple[Node, Node] | None = field(default=None, compare=False, repr=False)  # both sides, of one over a chunk
+    of: tuple[Node, Node] | None = field(default=None, repr=False)  # both sides, of one over a chunk
+
+    @cached_property
+    def plain(self) -> str:
+        return self.write(False)
+
+    @cached_property
+    def latex(self) -> str:
+        return self.write(True)
 
     def on(self, page: Page) -> str:
         """The formula as LaTeX for a page."""
-        return self.latex if self.write is None else self.write(page)
+        return self.write(page)
 
     def __str__(self) -> str:
         return self.plain
@@ -32,6 +40,11 @@ class Formula:
     def _repr_latex_(self) -> str | None:
         """For notebooks."""
         return (self.latex if self.text else f"$${self.latex}$$") if self.latex else None
+
+
+def fixed(plain: str, latex: str, text: bool = False) -> Formula:
+    """Both texts as they are."""
+    return Formula(lambda tex: latex if tex else plain, text)
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ class Section:
 
 def sentence(text: str, latex: str = "") -> Formula:
     """Words between formulas; `latex` has the mathematics in them between dollar signs."""
-    return Formula(text, latex or text, text=True)
+    return fixed(text, latex or text, text=True)
 
 
 def order_of(c: Compiled) -> tuple[str, ...]:
@@ -72,12 +85,12 @@ def formula(
     **about: object,
 ) -> Formula:
     """Both texts of what `write` says with a notation."""
-    order = order_of(c)
+    order, known = order_of(c), dict(names or {})
 
     def shown(tex: bool | Page) -> str:
-        return write(Notation(tex, names or {}, order=order, **about))  # type: ignore[arg-type]
+        return write(Notation(tex, known, order=order, **about))  # type: ignore[arg-type]
 
-    return Formula(shown(False), shown(True), text, shown)
+    return Formula(shown, text)
 
 
 def equation(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import lru_cache
 from itertools import permutations, product
 
 from ...ir.expr import Node, add, expand, factors_of, fn, leaf_names, leaves, mul, power, rebuild, terms_of
@@ -102,6 +103,7 @@ def _is_quotient(f: Node) -> bool:
     return f.op == "pow" and f.attrs[0] < 0 and f.args[0].op == "add"
 
 
+@lru_cache(maxsize=2**14)  # the same two are looked at again after each that is joined
 def _joined(first: Node, second: Node, of_states: bool) -> Node | None:
     """The sum of two terms as one, whose divisor is the second's."""
     for below in (f.args[0] for f in factors_of(second) if f.op == "pow" and f.args[0].op == "add"):

@@ -36,12 +36,17 @@ SOME = [  # a scan, matrices of parameters, several corrections, step by step, s
     "tests/codegen/specs/rwkv6.py",
     "benchmarks/recurrent_form/slstm.py",
 ]
-ONE = {  # strata, a decay made of a state, a state that starts from a number, angles, a matrix and a vector with one error
+ONE = {  # strata, a decay made of a state, a state that starts from a number, angles, a matrix and a vector with one error; maps
+    # that aren't affine, numbers of either sign, a decay for every entry, writes of many ranks
     "mlstm_stabilised": "stabilised.py",
     "gated_by_a_state": "several.py",
     "running_scale": "several.py",
     "turned_keys": "turned_keys.py",
     "ttt_linear": "ttt_linear.py",
+    "log_space": "stabilised.py",
+    "ssd_signed": "signed.py",
+    "mamba1": "entries.py",
+    "mamba3_mimo": "entries.py",
 }
 ADVICE = "if it was meant to: make emitted ARGS=--write"
 
