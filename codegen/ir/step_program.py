@@ -103,8 +103,10 @@ class StepProgram:
 
     @property
     def leading(self) -> Var:
-        """The variable whose dtype the outputs have: the first input with axes, or else the first input or tensor."""
-        tensors = [v for v in self.variables if v.kind != "constant" and not v.handed]
+        """The variable whose dtype the outputs have: the first input with axes, or else the first input or tensor. One that an
+        earlier part hands on is float32, and has its say where all are."""
+        given = [v for v in self.variables if v.kind != "constant"]
+        tensors = [v for v in given if not v.handed] or given
         inputs = [v for v in tensors if v.kind == "input"]
         return next((v for v in inputs if v.axes), (inputs or tensors)[0])
 
