@@ -198,7 +198,7 @@ def write(file: Path) -> None:
             re.sub(rf"^\| `{name}` \| [\d., ]*\|[\d., ]*\|\n", "", page, flags=re.M) if name not in missing() else page
         )
         timed_rows = re.finditer(r"^\| `(\w+)` \| [\d.]+, .*\|\n", page, re.M)
-        after = [m for m in timed_rows if m[1] < name and m.start() > page.index("| `agalite` | 2")]
+        after = [m for m in timed_rows if m[1] < name and m.start() >= page.index("| `agalite` | 2")]
         at = after[-1].end() if after else page.index("| `agalite` | 2")
         page = page[:at] + row + page[at:]
     data["ms"] = dict(sorted(data["ms"].items()))
