@@ -59,9 +59,7 @@ class Step:
     compose: float
     memory: int  # bytes of arguments, outputs and all their gradients on one GPU
     exchange: str  # "write" within a node, "gather", or "scan" in log steps
-    measured: (
-        Shape | None
-    )  # where the kernels were measured that `compute` follows from; None where it is the model's alone
+    measured: Shape | None  # of the kernels that `compute` follows from, or None: it is the model's alone
 
     @property
     def seconds(self) -> float:

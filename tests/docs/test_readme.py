@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import readme
+from chunkform.codegen.performance import measured_times
 
 ROOT = Path(__file__).parents[2]
 RESULTS = json.loads(readme.RESULTS.read_text())
@@ -24,6 +25,11 @@ def test_the_numbers_are_what_was_measured():
     for page, said in ((readme.README, readme.numbers(RESULTS)), (readme.PERFORMANCE, readme.table(RESULTS))):
         text = page.read_text()
         assert readme.with_lines(text, said) == text
+
+
+def test_the_planner_knows_what_was_measured():
+    """Else: python -m benchmarks.readme"""
+    assert measured_times.TABLE.read_text() == readme.for_the_planner(RESULTS)
 
 
 def test_the_plot_shows_what_was_measured():
