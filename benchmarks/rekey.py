@@ -1,10 +1,11 @@
 """Tables of configurations after kernels were printed anew: choices go on holding for those that say what they said.
 
-    python -m benchmarks.rekey REVISION      # of the sources that the tables were made with
+    python -m benchmarks.rekey REVISION [FUNCTION ..]      # REVISION of the sources that the tables were made with
 
 Compares each op's kernels, and the functions of the runtime that they call, without comments and docstrings, with those at
 that revision: where nothing but names has changed, what was chosen for the old hash goes on under the new one; the rest is
-dropped.
+dropped. The text of a FUNCTION of the runtime doesn't count: name one that takes nothing that a configuration chooses, since
+what it takes is then the same under each.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ROOT = Path(__file__).parent.parent
 ASKS = re.compile(r'choose\([^"\n]*"([0-9a-f]{16})"')
 
 
-def main(revision: str) -> None:
-    moved = moves(revision)
+def main(revision: str, *apart: str) -> None:
+    moved = moves(revision, apart)
     for path in sorted(tuned.SHIPPED.glob("*.json")):
         table = rekeyed(tuned.read(path), moved)
         tuned.save(path, table)
@@ -46,7 +47,7 @@ def rekeyed(table: dict[str, Any], moved: dict[str, tuple[str, Fingerprint]]) ->
     return {"about": about, "choices": choices, "functions": functions}
 
 
-def moves(revision: str) -> dict[str, tuple[str, Fingerprint]]:
+def moves(revision: str, apart: tuple[str, ...] = ()) -> dict[str, tuple[str, Fingerprint]]:
     """The new hash of kernels that have not changed, and what they call, by the old hash."""
     runtime = Runtime(lambda path: at(revision, f"runtime/{path}"), paths(revision))
     here = Runtime(lambda path: (ROOT / "runtime" / path).read_text(), paths())
@@ -54,13 +55,14 @@ def moves(revision: str) -> dict[str, tuple[str, Fingerprint]]:
     for path in sorted((ROOT / "generated").glob("*.py")):
         before, now = at(revision, f"generated/{path.name}"), path.read_text()
         for old, new in zip(asked(before or ""), asked(now), strict=False):
-            if unnamed(before or "", old, runtime) == unnamed(now, new, here):
+            if unnamed(before or "", old, runtime, apart) == unnamed(now, new, here, apart):
                 found[old] = new, fingerprint(now, functools.partial(mentions, kernels=new))
     return found
 
 
-def unnamed(source: str, kernels: str, runtime: Runtime) -> str:
-    """The hash of the kernels that ask for a configuration by a hash, and of what they call, whatever all these are called."""
+def unnamed(source: str, kernels: str, runtime: Runtime, apart: tuple[str, ...] = ()) -> str:
+    """The hash of the kernels that ask for a configuration by a hash, and of what they call, whatever all these are called;
+    of functions of the runtime that stand `apart`, only that they are called."""
     own = Module.of("", source)
     numbers: dict[Place, int] = {}  # of what kernels are made of, in the order in which it is come upon
     seen: set[tuple[Place, bool]] = set()
@@ -73,13 +75,15 @@ def unnamed(source: str, kernels: str, runtime: Runtime) -> str:
         if (place, inside) in seen:
             return
         seen.add((place, inside))
+        if place[0] and place[1] in apart:
+            return
         if inside:
             numbers[place] = len(numbers)
         found = list(uses(module, place[1], runtime))
         for _, target in found:
             visit(target, inside)
         if inside:
-            known = {ast.unparse(x): f"@{numbers[target]}" for x, target in found}
+            known = {ast.unparse(x): f"@{numbers.get(target, target[1])}" for x, target in found}
             texts.append(said(_Unnamed(known).visit(copy.deepcopy(node))))
 
     for name, x in own.defined.items():

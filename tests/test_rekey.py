@@ -51,13 +51,15 @@ def test_choices_go_on_where_only_names_have_changed(old, new, same):
 
 
 def test_choices_go_on_where_only_names_of_functions_that_kernels_call_have_changed():
-    def key(*changes: tuple[str, str]) -> str:
+    def key(*changes: tuple[str, str], apart: tuple[str, ...] = ()) -> str:
         known = fingerprint.this_runtime()
         text = {p: known.read(p) for p in known.paths.values()}
         for old, new in changes:
             text = {p: re.sub(old, new, x) for p, x in text.items()}
         source = KERNELS_ASK if len(changes) < 2 else re.sub(*changes[0], KERNELS_ASK)
-        return rekey.unnamed(source, "0123456789abcdef", fingerprint.Runtime(text.__getitem__, text))
+        return rekey.unnamed(source, "0123456789abcdef", fingerprint.Runtime(text.__getitem__, text), apart)
 
     renamed = (r"\border\b", "seen_by"), (r"\bDIAGONAL\b", "OWN_STEP")
     assert key() == key(*renamed) != key((r"return after >= 0 if", "return after > 0 if"))
+    assert key(apart=("order",)) == key((r"return after >= 0 if", "return after > 0 if"), apart=("order",))
+    assert key(apart=("order",)) != key((r"return after >= 0 if", "return after > 0 if"), apart=("diagonal",))

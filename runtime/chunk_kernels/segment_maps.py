@@ -6,8 +6,9 @@ from what each segment makes of the state, and find what enters a GPU's segments
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+import functools
+from dataclasses import dataclass, replace
+from math import isqrt, prod
 
 import torch
 import triton
@@ -19,6 +20,8 @@ from . import segment_scan
 from .chunk_layout import ChunkLayout
 from .decays import Decays
 from .segment_scan import MAPS_AT_ONCE, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, swept
+
+FEW = 15  # segments whose matrices are best multiplied one after the other
 
 
 @triton.jit(do_not_specialize=["segments"])
@@ -53,13 +56,17 @@ def row_kernel(
         tl.store(row + (i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i), keeps, mask=owner & ok)
 
 
-@triton.jit(do_not_specialize=["segments"])
+@triton.jit(do_not_specialize=["segments", "groups", "group_size"])
 def matrix_row_kernel(
-    first, local, linear, across, down, out, H, segments, row_stride, column_stride,
+    first, local, local_step, linear, linear_step, across, down, out, H, segments, groups, group_size, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STARTS: tl.constexpr,
 ):  # fmt: skip
-    """As `row_kernel`, where a segment takes S to linear @ S + local. Blocks of columns of the matrix come first, then S's."""
-    sh = tl.program_id(0).to(tl.int64)
+    """As `row_kernel`, where a segment takes S to linear @ S + local: a row of each group of segments, [N * groups, H, ..].
+
+    Blocks of columns of the matrix come first, then S's.
+    """
+    sh = tl.program_id(0).to(tl.int64) // groups
+    group = tl.program_id(0) % groups
     block = tl.program_id(1)
     of_matrix = block < tl.cdiv(ROWS, BC)
     r = tl.arange(0, BR)
@@ -70,12 +77,12 @@ def matrix_row_kernel(
     S = tl.where((r[:, None] == c[None, :]) & of_matrix, 1.0, 0.0)
     if first is not None:
         S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
-    for m in range(segments):
+    for m in range(group * group_size, tl.minimum((group + 1) * group_size, segments)):
         at = place_in(sh, m, H, segments, FORWARD)
-        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
-        step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
+        A = tl.load(linear + at * linear_step + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
+        step = tl.load(local + at * local_step + place, mask=ok, other=0.0)
         S = tl.dot(A, S, step, input_precision="tf32x3")
-    row = out + sh * (ROWS * ROWS + ROWS * COLS)
+    row = out + place_in(sh, group, H, groups, FORWARD) * (ROWS * ROWS + ROWS * COLS)
     tl.store(row + ROWS * ROWS + place, S, mask=ok)
     keeps = tl.zeros_like(S) if STARTS else S
     tl.store(row + r[:, None] * ROWS + c[None, :], keeps, mask=(r < ROWS)[:, None] & (c < ROWS)[None, :] & of_matrix)
@@ -112,26 +119,58 @@ class SegmentsMap:
 
     def sent(self, starts: bool) -> tuple[Tensor, ...]:
         """The row of each batch entry and head, all in one tensor. Where the sequence starts here, only what leaves it counts."""
-        p = self.layout
+        p, first = self.layout, self.first if starts else None
         if self.wide:
             return (self._wide_row(starts),)
-        out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
-        first = self.first if starts else None
         if self._matrix:
-            sizes, strides = self._sizes
-            blocks = cdiv(sizes["COLS"], 32) + cdiv(sizes["ROWS"], 32)
-            launch(
-                matrix_row_kernel, (p.batch * p.heads, blocks), first, self.local, self.linear,
-                *self.linear.stride()[2:], out, p.heads, self.segments, *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32,
-                FORWARD=self.forward, STARTS=starts, num_warps=8,
-            )  # fmt: skip
+            maps = self._groups or self
+            out = maps._matrix_rows(first, starts, maps.segments).flatten()
         else:
+            out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
             sizes, block = state_sizes(self.local, self.linear, self.along)
             launch(
                 row_kernel, (p.batch * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, self.local, self.linear, out,
                 p.heads, self.segments, **sizes, FORWARD=self.forward, STARTS=starts, BLOCK=block, num_warps=4,
             )  # fmt: skip
         return (out,)
+
+    def _matrix_rows(self, first: Tensor | None, starts: bool, group_size: int) -> Tensor:
+        """The row of each group of segments, [B * groups, H, ...]."""
+        assert self.linear is not None
+        p, groups, (sizes, strides) = self.layout, cdiv(self.segments, group_size), self._sizes
+        block = 16 if groups == 1 else 64
+        blocks = cdiv(sizes["COLS"], block) + cdiv(sizes["ROWS"], block)
+        out = self.local.new_empty((p.batch * groups, p.heads, self._linears + prod(self.local.shape[2:])))
+        launch(
+            matrix_row_kernel, (p.batch * p.heads * groups, blocks), first,
+            self.local, self.local.stride(0) // p.heads,
+            self.linear, self.linear.stride(0) // p.heads, *self.linear.stride()[2:],
+            out, p.heads, self.segments, groups, group_size, *strides,
+            **sizes, BR=padded(sizes["ROWS"]), BC=block, FORWARD=self.forward, STARTS=starts, num_warps=8,
+        )  # fmt: skip
+        return out
+
+    @functools.cached_property
+    def _groups(self) -> SegmentsMap | None:
+        """The maps of groups of segments, each of a group as if it were a segment; None where there are few.
+
+        Products of matrices wait for each other. Groups take theirs side by side, so that n segments are as long as 2 sqrt(n).
+        """
+        if self.segments <= FEW:
+            return None
+        linear, local = self._matrix_rows(None, False, self._group_size).split(
+            [self._linears, prod(self.local.shape[2:])], 2
+        )
+        return replace(
+            self,
+            local=local.unflatten(2, self.local.shape[2:]),
+            linear=linear.unflatten(2, self.linear.shape[2:]),  # type: ignore[union-attr]
+            segments=cdiv(self.segments, self._group_size),
+        )
+
+    @property
+    def _group_size(self) -> int:
+        return isqrt(self.segments - 1) + 1
 
     def composed(self, later: Tensor, earlier: Tensor) -> Tensor:
         """The row of the steps of two rows, of which one's follow the other's."""
@@ -168,7 +207,12 @@ class SegmentsMap:
             first, rows = (first if rows is None else self._wide_entering(rows)), None
         if self._matrix:
             assert self.linear is not None
-            return chained_matrix(first, self.local, self.linear, p, self.segments, self.forward, self.axis, rows)
+            size, sweep = None, (self.forward, self.axis)
+            if not self.wide and (groups := self._groups) is not None:
+                assert groups.linear is not None
+                first = chained_matrix(first, groups.local, groups.linear, p, groups.segments, *sweep, rows)
+                rows, size = None, self._group_size
+            return chained_matrix(first, self.local, self.linear, p, self.segments, *sweep, rows, size)
         return chained_decays(first, rows, self.local, self.linear, self.along, p, self.segments, self.forward)
 
     def _wide_row(self, starts: bool) -> Tensor:

@@ -106,14 +106,17 @@ def chain_kernel(
             S = maps[j][0] * S + maps[j][1]
 
 
-@triton.jit(do_not_specialize=["ranks", "rank_step", "segments"])
+@triton.jit(do_not_specialize=["ranks", "rank_step", "segments", "groups", "group_size"])
 def chain_matrix_kernel(
-    first, rows, ranks, rank_step, local, linear, across, down, out, H, segments, row_stride, column_stride,
+    first, rows, ranks, rank_step, local, local_step, linear, linear_step, across, down, out, H, segments, groups, group_size,
+    row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """As `chain_kernel`, where a segment takes S to linear @ S + local; linear is [N * segments, H, ROWS, ROWS], of these
-    strides."""
-    sh = tl.program_id(0).to(tl.int64)
+    strides. Groups of segments begin by themselves, where `first` [N * groups, H, ..] has what enters each."""
+    sh = tl.program_id(0).to(tl.int64) // groups
+    group = tl.program_id(0) % groups
+    low, high = group * group_size, tl.minimum((group + 1) * group_size, segments)
     r = tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     square = (r < ROWS)[:, None] & (r < ROWS)[None, :]
@@ -121,7 +124,7 @@ def chain_matrix_kernel(
     place = r[:, None] * row_stride + c[None, :] * column_stride
     S = tl.zeros([BR, BC], tl.float32)
     if first is not None:
-        S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
+        S += tl.load(first + place_in(sh, group, H, groups, FORWARD) * ROWS * COLS + place, mask=ok, other=0.0)
     if rows is not None:
         for m in range(ranks):
             rank = tl.cast(m if FORWARD else ranks - 1 - m, tl.int64)
@@ -130,16 +133,16 @@ def chain_matrix_kernel(
             S = tl.dot(A, S, tl.load(row + ROWS * ROWS + place, mask=ok, other=0.0), input_precision="tf32x3")
     zeros = 1 if first is None and rows is None else 0  # segments that zeros enter, which need no product
     if zeros:
-        at = place_in(sh, 0, H, segments, FORWARD)
+        at = place_in(sh, low, H, segments, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
-        S = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
-    for m in tl.range(zeros, segments - 1, num_stages=STAGES):
+        S = tl.load(local + at * local_step + place, mask=ok, other=0.0)
+    for m in tl.range(low + zeros, high - 1, num_stages=STAGES):
         at = place_in(sh, m, H, segments, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
-        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
-        S = tl.dot(A, S, tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0), input_precision="tf32x3")
-    if segments > zeros:
-        tl.store(out + place_in(sh, segments - 1, H, segments, FORWARD) * ROWS * COLS + place, S, mask=ok)
+        A = tl.load(linear + at * linear_step + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
+        S = tl.dot(A, S, tl.load(local + at * local_step + place, mask=ok, other=0.0), input_precision="tf32x3")
+    if high > low + zeros:
+        tl.store(out + place_in(sh, high - 1, H, segments, FORWARD) * ROWS * COLS + place, S, mask=ok)
 
 
 def chained(
@@ -217,11 +220,13 @@ def chained_matrix(
     forward: bool,
     along: int,
     before: torch.Tensor | None = None,
+    group_size: int | None = None,
 ) -> torch.Tensor:
     """As `chained`, where a segment multiplies the axis `along` of the state by a matrix, `linear` [N * segments, H, row, row],
     which may be a transposed view.
 
-    `before` are the rows of the GPUs before this one, or None.
+    `before` are the rows of the GPUs before this one, or None. Where groups of `group_size` segments begin by themselves,
+    `first` [N * groups, H, ...] has what enters each.
     """
     rows, columns = local.shape[2 + along], local.shape[3 - along]
     if rows > WIDEST:
@@ -232,11 +237,14 @@ def chained_matrix(
         return torch.stack([entered[n] for n in range(segments)], 1).flatten(0, 1)
     strides_of = local.stride()[2 + along], local.stride()[3 - along]
     ranks = (0, 0) if before is None else (before.shape[0], before.stride(0))
-    out = torch.empty_like(local)
+    group_size = group_size or segments
+    groups = cdiv(segments, group_size)
+    out = local.new_empty(local.shape)
     launch(
-        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 16)), first, before, *ranks, local, linear,
-        *linear.stride()[2:], out, p.heads,
-        segments, *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=16, FORWARD=forward,
+        chain_matrix_kernel, (p.sequences * p.heads * groups, cdiv(columns, 16)), first, before, *ranks,
+        local, local.stride(0) // p.heads, linear, linear.stride(0) // p.heads, *linear.stride()[2:], out, p.heads,
+        segments, groups, group_size,
+        *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=16, FORWARD=forward,
         STAGES=3 if shared_memory(local.device) >= 160 * 1024 else 1, num_warps=8,
     )  # fmt: skip
     return out

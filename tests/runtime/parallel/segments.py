@@ -19,8 +19,13 @@ from chunkform.runtime.chunk_kernels.segment_maps import SegmentsMap, map_of_all
 
 def main() -> None:
     torch.manual_seed(0)
-    B, H, parts = 2, 2, 3
-    layout, worst = chunk_layout(None, (B, 600, H), 64), 0.0
+    few, many = (chunk_layout(None, (n, 600, n), 64) for n in (2, 1))
+    print(max(worst(few, 3, CASES), worst(many, 17, [])))  # 17 are in groups, of 5 and of 2
+
+
+def worst(layout: Any, parts: int, cases: list[Any]) -> float:
+    """The largest difference, of so many segments."""
+    (B, H), worst = (layout.batch, layout.heads), 0.0
     for axis, shape in ((0, (16, 20)), (1, (20, 16))):
         local, linear = torch.randn(B * parts, H, *shape), 0.3 * torch.randn(B * parts, H, 16, 16)
         first = torch.randn(B, H, *shape)
@@ -30,11 +35,11 @@ def main() -> None:
                 segment_scan.WIDEST = widest
                 m = map_of_all("S", first, local, layout, parts, forward, linear=linear, axis=axis)
                 assert m.wide == (widest == 8)
+                assert m.wide or (m._groups is None) == (parts == 3)
                 rows = torch.stack([m.sent(starts)[0] for starts in (True, False, False)])
                 found.append([rows, *m.entering[1:], *m.entered(rows[:2], 1 if forward else -1)])
             worst = max(worst, *(float((x - y).abs().max() / y.abs().max()) for x, y in zip(*found, strict=True)))
-    worst = max(worst, *(joined(layout, parts, forward, *x) for x in CASES for forward in (True, False)))
-    print(worst)
+    return max([worst, *(joined(layout, parts, forward, *x) for x in cases for forward in (True, False))])
 
 
 CASES = [  # the size of what is kept of a state [16, 20], its axis, and that decays differ along
