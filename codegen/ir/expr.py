@@ -181,6 +181,11 @@ class Kept(str):
         return found
 
 
+def is_of_steps(axis: str) -> bool:
+    """Do the steps of a chunk lie along it?"""
+    return axis[0] == ROW[0]
+
+
 def dim_of(axis: str) -> str:
     return axis if isinstance(axis, Kept) else axis.rstrip("'")
 

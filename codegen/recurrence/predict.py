@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.expr import Node, dim_of, walk
+from .chunkwise.chunk_program import DECAYS
 from .chunkwise.compiled import Compiled
 from .chunkwise.cost import Cost, Sizes
 from .chunkwise.plan import Plan, Sweep
@@ -178,7 +179,7 @@ def _work(nodes: Iterable[Node], tile: str | None, tiles: int, sizes: Sizes) -> 
             flops += 2 * sizes.chunk**3 * levels
         elif x.op == "decay_mask" and len(x.axes) > 2:  # halves within halves, each with factors of its own
             exponentials += again * levels * sizes.of(x.axes[1:])
-        elif x.op.startswith("decay_"):
+        elif x.op in DECAYS:
             exponentials += again * sizes.of(x.axes)
     return flops, exponentials
 

@@ -123,7 +123,7 @@ class SegmentsMap:
         if self.wide:
             return (self._wide_row(starts),)
         if self._matrix:
-            maps = self._groups or self
+            maps = self.groups or self
             out = maps._matrix_rows(first, starts, maps.segments).flatten()
         else:
             out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
@@ -151,7 +151,7 @@ class SegmentsMap:
         return out
 
     @functools.cached_property
-    def _groups(self) -> SegmentsMap | None:
+    def groups(self) -> SegmentsMap | None:
         """The maps of groups of segments, each of a group as if it were a segment; None where there are few.
 
         Products of matrices wait for each other. Groups take theirs side by side, so that n segments are as long as 2 sqrt(n).
@@ -208,7 +208,7 @@ class SegmentsMap:
         if self._matrix:
             assert self.linear is not None
             size, sweep = None, (self.forward, self.axis)
-            if not self.wide and (groups := self._groups) is not None:
+            if not self.wide and (groups := self.groups) is not None:
                 assert groups.linear is not None
                 first = chained_matrix(first, groups.local, groups.linear, p, groups.segments, *sweep, rows)
                 rows, size = None, self._group_size

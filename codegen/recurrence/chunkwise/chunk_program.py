@@ -49,8 +49,10 @@ from ...ir.expr import (
 )
 from ..normal_form.abstract_values import split_scalars
 from ..normal_form.form import NotAffine, Read, StateForm, Write, affine_terms
-from .coupled_states import Transition, factored, is_coupled, state_in
+from .coupled_states import TRANSITIONS, Transition, factored, is_coupled, state_in
 
+DECAYS = frozenset(("decay_mask", "decay_in", "decay_out", "decay_all"))  # operations: decays over steps of a chunk
+BETWEEN_STEPS = DECAYS | TRANSITIONS
 SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
 
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from chunkform.runtime.launch.varlen import INTERVAL
 from chunkform.runtime.torch_form.chunk_length import CHUNK
 
-from ...ir.expr import COL, ROW, Node, dim_of, walk
+from ...ir.expr import COL, ROW, Node, dim_of, is_of_steps, walk
 from .plan import Plan, Sweep
 
 WIDE = 4  # bytes of a float32
@@ -38,7 +38,7 @@ class Sizes:
     def of(self, axes: Iterable[str]) -> int:
         product = 1
         for a in axes:
-            product *= self.chunk if a.startswith("%") else self.dims.get(dim_of(a), WIDTH)
+            product *= self.chunk if is_of_steps(a) else self.dims.get(dim_of(a), WIDTH)
         return product
 
 

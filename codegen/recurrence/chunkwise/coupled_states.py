@@ -41,6 +41,10 @@ from ...ir.expr import (
 )
 from ..normal_form.form import StateForm
 
+TRANSITIONS = frozenset(
+    f"transition_{x}" for x in ("products", "mask", "in", "out", "all")
+)  # operations: over steps of a chunk
+
 
 def state_in(s: StateForm) -> Node:
     """The state that enters a chunk."""
@@ -109,7 +113,7 @@ def reached(positions: tuple[tuple[int, int], ...], n: int) -> set[tuple[int, in
 def is_transition(x: Node) -> bool:
     """Is x a transition between states, or a sum of such, with numbers before them?"""
     terms = [split_constant(t)[1] for t in x.args] if x.op == "add" else [x]
-    return all(t.op.startswith("transition_") for t in terms)
+    return all(t.op in TRANSITIONS for t in terms)
 
 
 @functools.lru_cache(maxsize=2**14)
@@ -164,7 +168,7 @@ def _factor_of(x: Node, w: Node) -> Node:
 @functools.lru_cache(maxsize=2**12)
 def _kinds(w: Node) -> frozenset[tuple[Any, ...]]:
     """What transitions a sum of such is made of, but for the states that these lead from and to."""
-    return frozenset((y.op, y.attrs[4:], y.args) for y in walk(w) if y.op.startswith("transition_"))
+    return frozenset((y.op, y.attrs[4:], y.args) for y in walk(w) if y.op in TRANSITIONS)
 
 
 def gathered(x: Node) -> Node:

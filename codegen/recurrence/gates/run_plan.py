@@ -13,7 +13,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from ...ir.evaluate import BEYOND, ArrayNumbers, Env, evaluate, evaluate_all, stacked
-from ...ir.expr import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
+from ...ir.expr import ROW, ZERO, Node, add, dim_of, expand, is_of_steps, leaf, total, walk
 from ..chunkwise.plan import Accumulate, BoundarySums, Map, Plan, Sweep, Unroll
 from ..chunkwise.segment_maps import Pair, SegmentMap
 from .run_steps import stored
@@ -243,7 +243,7 @@ def _unroll(
 
 
 def _whole(value: object, node: Node, own: dict[str, int]) -> np.ndarray:
-    shape = tuple(own[ROW] if a.startswith("%") else own[dim_of(a)] for a in node.axes)
+    shape = tuple(own[ROW] if is_of_steps(a) else own[dim_of(a)] for a in node.axes)
     return np.broadcast_to(np.asarray(value, dtype=object), shape)
 
 

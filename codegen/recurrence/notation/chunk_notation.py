@@ -10,7 +10,21 @@ import dataclasses
 from collections.abc import Iterator
 from functools import partial
 
-from ...ir.expr import COL, ROW, Node, canonical_axis, factors_of, leaf, leaves, make, rebuild, rename, replace, walk
+from ...ir.expr import (
+    COL,
+    ROW,
+    Node,
+    canonical_axis,
+    factors_of,
+    is_of_steps,
+    leaf,
+    leaves,
+    make,
+    rebuild,
+    rename,
+    replace,
+    walk,
+)
 from ...ir.notation import Notation
 from ...ir.symbols import STATE_KINDS
 from ..chunkwise.chunk_program import ChunkProgram
@@ -275,7 +289,7 @@ class _ChunkFormulas:
 
     def sum_symbol(self, x: Node) -> Node:
         """A symbol for a sum; it is defined with the steps named i and j, whatever x calls them."""
-        steps = sorted((a for a in x.axes if a.startswith("%")), key=lambda a: (a != ROW, a != COL, a))
+        steps = sorted((a for a in x.axes if is_of_steps(a)), key=lambda a: (a != ROW, a != COL, a))
         canonical = _renamed(x, dict(zip(steps, (ROW, COL), strict=False)))
         others = tuple(a for a in x.axes if a not in steps)
         if canonical not in self.symbols.sums:

@@ -14,6 +14,7 @@ from ...ir.python_code import Fixed, dictionary
 from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ..chunkwise.compiled import Compiled
+from ..chunkwise.coupled_states import TRANSITIONS
 from ..chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ..chunkwise.segment_maps import Affine, SegmentMap, composed, named, segment_map
 from ..normal_form.form import StateForm
@@ -148,7 +149,7 @@ class _States(PassText):
 def _pairs_steps(m: SegmentMap) -> bool:
     """Has the map quantities for each pair of a chunk's steps? Else a chunk may be as long as memory allows."""
     nodes = [*m.affine.linear.values(), *m.affine.local.values(), *m.definitions.values()]
-    return any(x.op.startswith("transition_") or {ROW, COL} <= set(x.axes) for x in walk(*nodes))
+    return any(x.op in TRANSITIONS or {ROW, COL} <= set(x.axes) for x in walk(*nodes))
 
 
 class SegmentMapText:

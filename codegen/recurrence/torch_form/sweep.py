@@ -21,6 +21,7 @@ from ...printing.dialects import along_axes
 from ...printing.launch_text import launch_definition
 from ...printing.torch_expressions import Leaf, TorchText, sorted_axes, stored
 from ..chunkwise.compiled import Compiled
+from ..chunkwise.coupled_states import TRANSITIONS
 from ..chunkwise.plan import Sweep, Unroll
 from ..normal_form.log_decay import log_of
 
@@ -65,7 +66,7 @@ STEMS = {
 
 def stem_of(x: Node) -> str:
     """What a value is called, but for a number."""
-    return "transition" if x.op.startswith("transition_") else STEMS.get(x.op, "t")
+    return "transition" if x.op in TRANSITIONS else STEMS.get(x.op, "t")
 
 
 Called = Callable[[Node], str]  # what a stream is called
@@ -213,7 +214,7 @@ def operation_of_chunks(
     x: Node, printer: TorchText, streams: Streams, transitions: dict[tuple[Any, ...], str], body: list[Statement]
 ) -> Code:
     """One of the operations of chunk programs."""
-    if x.op.startswith("transition_"):
+    if x.op in TRANSITIONS:
         return transition(x, transitions, streams, body)
     if x.op == "inverse":
         channels = {} if len(x.axes) == 2 else {"channels": Literal(True)}
@@ -335,7 +336,7 @@ class _Dependence:
             if x.op == "leaf":
                 self.on_nothing[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
             else:
-                self.on_nothing[x] = not x.op.startswith("transition_") and all(self.bare(a) for a in x.args)
+                self.on_nothing[x] = x.op not in TRANSITIONS and all(self.bare(a) for a in x.args)
         return self.on_nothing[x]
 
     def definition(self, x: Node) -> Node:

@@ -35,7 +35,7 @@ def worst(layout: Any, parts: int, cases: list[Any]) -> float:
                 segment_scan.WIDEST = widest
                 m = map_of_all("S", first, local, layout, parts, forward, linear=linear, axis=axis)
                 assert m.wide == (widest == 8)
-                assert m.wide or (m._groups is None) == (parts == 3)
+                assert m.wide or (m.groups is None) == (parts == 3)
                 rows = torch.stack([m.sent(starts)[0] for starts in (True, False, False)])
                 found.append([rows, *m.entering[1:], *m.entered(rows[:2], 1 if forward else -1)])
             worst = max(worst, *(float((x - y).abs().max() / y.abs().max()) for x, y in zip(*found, strict=True)))

@@ -17,7 +17,7 @@ from typing import Any
 from ....ir.code import Code, Literal, Load, Name, call, shape, where, zeros
 from ....ir.expr import COL, ROW, Node, in_keys, leaf, rebuild, split_constant, terms_of
 from ....ir.kernel_ir import For, If, KernelFunction, Let, Parameter, Return, Statement, Store, added, let
-from ...chunkwise.coupled_states import reached
+from ...chunkwise.coupled_states import TRANSITIONS, reached
 from ...chunkwise.plan import Plan, Sweep, Unroll
 from ..plan_passes.roles import TRANSITION
 
@@ -75,8 +75,8 @@ def _leaf_of(x: Node, streams: dict[str, Node], found: dict[Any, Transitions], s
     state that enters a chunk as much is left after it as its last step has."""
     terms = [split_constant(t) for t in terms_of(x)]
     mixes = [y for _, y in terms]
-    kinds = {(y.op, y.args, y.attrs[:2], y.attrs[4:], y.axes) for y in mixes if y.op.startswith("transition_")}
-    if len(kinds) != 1 or not all(y.op.startswith("transition_") for y in mixes):
+    kinds = {(y.op, y.args, y.attrs[:2], y.attrs[4:], y.axes) for y in mixes if y.op in TRANSITIONS}
+    if len(kinds) != 1 or not all(y.op in TRANSITIONS for y in mixes):
         return None
     ((op, args, (positions, count), (*late, direction), own),) = kinds
     entries = tuple(streams[a.attrs[1]] if a.op == "leaf" else a for a in args)

@@ -48,6 +48,7 @@ from ....ir.expr import (
 from ....ir.kernel_ir import Do, If, Let, Note, Statement, added, let, reads
 from ....ir.kernel_ir import Store as StoreTo
 from ....ir.step_program import PER_HEAD
+from ...chunkwise.chunk_program import DECAYS
 from ...chunkwise.plan import Accumulate, Plan, Sweep
 from ...normal_form.form import StateForm
 from ..plan_passes.decay_sums import OWN, decay_sum
@@ -385,7 +386,7 @@ def _is_shared(x: Node) -> bool:
 
 
 def _is_decay(x: Node) -> bool:
-    return any(y.op.startswith("decay_") for y in walk(x))
+    return any(y.op in DECAYS for y in walk(x))
 
 
 def _is_free(nodes: Iterable[Node], t: FusedBackward, o: Opened) -> bool:

@@ -13,6 +13,7 @@ from ....ir.expr import (
     Node,
     dim_of,
     factors_of,
+    is_of_steps,
     leaf,
     terms_of,
     walk,
@@ -260,7 +261,7 @@ class PrologueLaunches(PassValues):
                 room.append(Alloc(self.names(x), beside("B", "H", own.counts[slot], "T")))
         for x in dict.fromkeys(prologue):
             self.of_prologue[self.names(x)] = wanted
-            axes = [a for a in x.axes if not a.startswith("%")]
+            axes = [a for a in x.axes if not is_of_steps(a)]
             shape = beside("B", "H", "layout.chunks", "config.chunk", "config.chunk")
             if axes:
                 shape = beside("B", "H", "T", size(axes[0]))
@@ -286,7 +287,7 @@ class PrologueLaunches(PassValues):
         self._inputs(kernel, "block_")
         made: list[Statement] = []
         for x in some.of_prologue:
-            own = [a for a in x.axes if not a.startswith("%")]
+            own = [a for a in x.axes if not is_of_steps(a)]
             rest: list[str | Code] = ["T", size(own[0])] if own else ["blocks.chunks", self.block, self.block]
             dtype = "torch.float32" if self.fine is not None or x in precise else None
             made.append(Alloc(f"{self.names(x)}_blocks", beside("B", "H", *rest), dtype))
@@ -459,5 +460,5 @@ def _wide_leaves(node: Node, o: Opened) -> set[tuple[str, str]]:
     return {
         y.attrs[:2]
         for y in nodes
-        if y.op == "leaf" and y.attrs[0] in PER_STEP and any(not a.startswith("%") for a in y.axes)
+        if y.op == "leaf" and y.attrs[0] in PER_STEP and any(not is_of_steps(a) for a in y.axes)
     }

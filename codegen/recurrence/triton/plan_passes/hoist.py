@@ -35,10 +35,9 @@ from ....ir.expr import (
 )
 from ....ir.functions import MAGNITUDE, UNIT_OF
 from ....printing.cannot_print import CannotPrint
+from ...chunkwise.chunk_program import BETWEEN_STEPS
 from ...chunkwise.plan import BoundarySums, Sweep
-from .roles import PER_STEP, STEPS, at_row
-
-PROLOGUE_LEAVES = ("matrix", "scaled", "intra", "own")
+from .roles import PER_STEP, PROLOGUE_LEAVES, STEPS, at_row
 
 
 @dataclass
@@ -556,7 +555,7 @@ def longer(x: Node, step: str) -> Node | None:
 
 def _replaced(x: Node, mapping: dict[Node, Node]) -> Node:
     """x with leaves replaced, but for those that decays between steps are made of."""
-    if x.op.startswith(("decay_", "transition_")):
+    if x.op in BETWEEN_STEPS:
         return x
     return mapping.get(x) or (rebuild(x, (_replaced(a, mapping) for a in x.args)) if x.args else x)
 

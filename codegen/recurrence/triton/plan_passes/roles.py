@@ -18,6 +18,7 @@ STEPS = (ROW, INNER, COL)
 
 
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "prologue", "scaled", "intra")
+PROLOGUE_LEAVES = ("matrix", "scaled", "intra", "own")  # what the prologue makes for sweeps
 
 
 TRANSITION = "transition"  # of each step, how much of one state is in another (see `coupling_weights.py`)
