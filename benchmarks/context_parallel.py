@@ -519,7 +519,7 @@ def planned(row: dict[str, Any]) -> tuple[float, float]:
     """Milliseconds of a segment's kernels, and of handing on, by the planner."""
     from chunkform.codegen.performance.sequence_parallel import link_plan
 
-    step = link_plan(compiled(row["op"]), tuple(row["sizes"]), row["gpus"])
+    step = link_plan(compiled(row["op"]), tuple(row["sizes"]), row["gpus"], lasting=row["decays"] == "lasting")
     return 1e3 * step.compute, 1e3 * (step.communicate + step.compose)
 
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 PLOT = ROOT / "docs" / "images" / "time.png"
 RESULTS = ROOT / "results" / "gpu" / "speed.json"
+PARALLEL = ROOT / "results" / "gpu" / "context_parallel.json"
 BEGIN, END = "<!-- measured: python -m benchmarks.readme -->", "<!-- /measured -->"
 
 OPS = ("lightning_attention", "gated_delta_rule")
@@ -35,30 +36,48 @@ def main() -> None:
     draw(results, PLOT)
     README.write_text(with_lines(README.read_text(), numbers(results)))
     PERFORMANCE.write_text(with_lines(PERFORMANCE.read_text(), table(results)))
-    measured_times.TABLE.write_text(for_the_planner(results))
+    measured_times.TABLE.write_text(for_the_planner(results, json.loads(PARALLEL.read_text())))
 
 
-def for_the_planner(results: dict[str, Any]) -> str:
-    """Our training steps: by recurrence, (B, T, H, D) and milliseconds. Where calls may wait for the host, those of a replay."""
+def for_the_planner(results: dict[str, Any], parallel: dict[str, Any]) -> str:
+    """Our training steps: by recurrence, (B, T, H, D) and milliseconds. Where calls may wait for the host, those of a replay.
+
+    `parallel` has one GPU's, and those of its parts, of sequences that were measured on several.
+    """
     replays = {
         (x["op"], x["shape"]): x["graph"]["forward_backward"]["replay"]["median"]
         for x in results["host"]
         if x["who"] == OURS and x["graph"].get("forward_backward", {}).get("works")
     }
     times: dict[str, Any] = {}
+
+    def add(name: str, kind: str, sizes: list[int], both: float | None) -> None:
+        of = times.setdefault(name, {"rows": [], "lasting": []})[kind]
+        if both is not None and sizes not in (x[:4] for x in of):
+            of.append([*sizes, round(both, 4)])
+
     for row in results["rows"]:
-        both = replays.get((row["op"], row["shape"]), median(row, "forward_backward"))
-        if row["who"] == OURS and both is not None:
-            of = times.setdefault(spec_hash(compile_spec(find(row["op"])[0])), {"name": row["op"], "rows": []})
-            of["rows"].append([*row["sizes"], round(both, 4)])
+        if row["who"] == OURS:
+            add(
+                row["op"], "rows", row["sizes"], replays.get((row["op"], row["shape"]), median(row, "forward_backward"))
+            )
+    for row in parallel["rows"]:
+        if row["gpus"] == 1:
+            (b, t, *rest), kind = row["sizes"], "lasting" if row["decays"] == "lasting" else "rows"
+            for parts, both in {"1": row["graph_ms"], **row["part_graph_ms"]}.items():
+                add(row["op"], kind, [b, t // int(parts), *rest], both)
     about = {name: results["about"][name] for name in ("gpu", "date", "torch", "triton", "dtype")}
     entries = [
-        f'  "{key}": {{"name": "{x["name"]}", "rows": [\n'
-        + ",\n".join(f"    {json.dumps(row)}" for row in x["rows"])
-        + "\n  ]}"
-        for key, x in times.items()
+        f'  "{spec_hash(compile_spec(find(name)[0]))}": {{"name": "{name}"'
+        + "".join(f', "{kind}": [{_laid_out(rows)}]' for kind, rows in x.items())
+        + "}"
+        for name, x in times.items()
     ]
     return f'{{\n "about": {json.dumps(about)},\n "times": {{\n' + ",\n".join(entries) + "\n }\n}\n"
+
+
+def _laid_out(rows: list[Any]) -> str:
+    return "\n" + ",\n".join(f"    {json.dumps(row)}" for row in rows) + "\n  " if rows else ""
 
 
 # --- three numbers ------------------------------------------------------------------------------------------------------

@@ -474,6 +474,9 @@ def plan(
     network: Annotated[float, at_least(1e-3, "GB/s that reach a GPU from other nodes")] = 45.0,
     link_latency: Annotated[float, at_least(0, "microseconds of a hop in a node")] = 3.0,
     network_latency: Annotated[float, at_least(0, "microseconds of a hop between nodes")] = 8.0,
+    lasting: Annotated[
+        bool, typer.Option("--lasting", help="decays that forget little, of which kernels can leave nothing out")
+    ] = False,
     json_path: JsonPath = None,
 ) -> None:
     """Sequences in segments on many GPUs: bytes exchanged, and the time of a layer's forward and backward, by a model."""
@@ -489,7 +492,7 @@ def plan(
         compiled = [c for c in compiled if c.forward is not None]
     links = Links(per_node, 1e9 * link, 1e-6 * link_latency, 1e9 * network, 1e-6 * network_latency)
     shape = (batch, seq, heads, width)
-    steps = [link_plan(c, shape, n, links) for c in compiled for n in sizes_up_to(gpus)]
+    steps = [link_plan(c, shape, n, links, lasting=lasting) for c in compiled for n in sizes_up_to(gpus)]
     if json_path is not None:
         write_json(json_path, as_data(steps, shape, links, H200))
     if str(json_path) != "-":

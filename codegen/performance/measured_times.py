@@ -31,11 +31,16 @@ class Measured:
     seconds: float
 
 
+Row = tuple[int, int, int, int, float]
+
+
 class Of(TypedDict):
-    """A recurrence: its name, and B, T, H, D and milliseconds of each row."""
+    """A recurrence: its name, and B, T, H, D and milliseconds of each row; `lasting` with decays that forget little, of which
+    kernels can leave nothing out."""
 
     name: str
-    rows: list[tuple[int, int, int, int, float]]
+    rows: list[Row]
+    lasting: list[Row]
 
 
 class Table(TypedDict):
@@ -51,22 +56,30 @@ def measured_times() -> Table:
     return found
 
 
-def nearest(c: Compiled, shape: Shape, machine: Machine = H200, element: int = 2) -> Measured | None:
+def nearest(
+    c: Compiled, shape: Shape, machine: Machine = H200, element: int = 2, lasting: bool = False
+) -> Measured | None:
     """The measured shape that is most like this one; None where this recurrence wasn't measured there."""
     table = measured_times()
     of = table["times"].get(spec_hash(c))
     if of is None or element != 2 or machine.name != table["about"]["gpu"]:
         return None
-    found = [Measured((b, t, h, d), 1e-3 * both) for b, t, h, d, both in of["rows"]]
+    rows = (of["lasting"] if lasting else None) or of["rows"]
+    found = [Measured((b, t, h, d), 1e-3 * both) for b, t, h, d, both in rows]
     return min(found, key=lambda x: _apart(x.shape, shape), default=None)
 
 
 def corrected(
-    c: Compiled, predicted: Prediction, shape: Shape, machine: Machine = H200, element: int = 2
+    c: Compiled,
+    predicted: Prediction,
+    shape: Shape,
+    machine: Machine = H200,
+    element: int = 2,
+    lasting: bool = False,
 ) -> tuple[float, Measured | None]:
     """Seconds of both passes, and the measured shape that they follow from; the model's own, and None, where there is none."""
     seconds = _both(predicted)
-    like = nearest(c, shape, machine, element)
+    like = nearest(c, shape, machine, element, lasting)
     there = None if like is None else predict(c, like.shape, machine, element=element)
     if like is None or there is None:
         return seconds, None

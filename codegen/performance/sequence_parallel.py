@@ -73,8 +73,11 @@ def link_plan(
     links: Links | None = None,
     machine: Machine = H200,
     element: int = 2,
+    lasting: bool = False,
 ) -> Step:
     """One layer at a shape (B, T, H, D) whose sequences lie in equal segments on `gpus` GPUs.
+
+    `lasting`: decays that forget little, where that was measured; the model knows of none.
 
     Raises:
         ArgumentError: the recurrence runs in recurrent form, or there are more GPUs than steps.
@@ -98,7 +101,7 @@ def link_plan(
     how = way(own, gpus, links)
     scan = how == "scan"
     count = rounds(gpus) if scan else gpus - 1
-    compute, like = corrected(c, predicted, (batch, part, heads, width), machine, element)
+    compute, like = corrected(c, predicted, (batch, part, heads, width), machine, element, lasting)
     return Step(
         c.name,
         gpus,

@@ -14,11 +14,12 @@ from chunkform.spec.language import find
 
 C = compile_spec(find("gated_delta_rule")[0])
 ROWS = [[8, 4096, 16, 128, 1.5], [1, 131072, 8, 128, 3.2], [8, 4096, 32, 64, 1.2]]
+LASTING = [[1, 131072, 8, 128, 4.1]]
 
 
 @pytest.fixture(autouse=True)
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {"about": {"gpu": H200.name}, "times": {spec_hash(C): {"name": C.name, "rows": ROWS}}}
+    times = {"about": {"gpu": H200.name}, "times": {spec_hash(C): {"name": C.name, "rows": ROWS, "lasting": LASTING}}}
     monkeypatch.setattr(measured_times, "measured_times", lambda: times)
 
 
@@ -48,6 +49,13 @@ def test_the_model_stands_alone_for_other_recurrences_dtypes_and_machines() -> N
     p = predict(C, shape, slow)
     assert p is not None
     assert corrected(C, p, shape, slow) == (p.forward.seconds + p.backward.seconds, None)
+
+
+def test_decays_that_last_have_times_of_their_own_where_they_were_measured() -> None:
+    shape = (1, 131072, 8, 128)
+    assert link_plan(C, shape, 1, lasting=True).compute == pytest.approx(4.1e-3)
+    measured_times.measured_times()["times"][spec_hash(C)]["lasting"] = []
+    assert link_plan(C, shape, 1, lasting=True).compute == pytest.approx(3.2e-3)
 
 
 def test_a_plan_says_what_its_kernels_times_follow_from() -> None:
