@@ -33,6 +33,16 @@ class Exact:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Tiles of a matrix in memory: of so many rows and columns, with these strides, as a copy engine moves them."""
+
+    pointer: Pointer
+    sizes: tuple[Value, ...]
+    strides: tuple[Value, ...]
+    tile: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Apart:
     """A value of which some programs have one part each, and others none."""
 
@@ -55,6 +65,8 @@ def chosen(x: Value, take: np.ndarray) -> Value:
         return x if own is x.places else Pointer(x.memory, own)
     if isinstance(x, tuple):
         return tuple(chosen(y, take) for y in x)
+    if isinstance(x, Rows):
+        return Rows(chosen(x.pointer, take), chosen(x.sizes, take), chosen(x.strides, take), x.tile)
     return x
 
 

@@ -4,13 +4,12 @@ programs."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .apart import Exact, Pointer
+from .apart import Exact, Pointer, Rows
 
 Value: TypeAlias = Any
 Launch: TypeAlias = Any  # the `_Launch` of run_kernel.py
@@ -34,26 +33,17 @@ def lined_up(*values: Value) -> list[np.ndarray]:
     return [x if x.ndim == rank else x.reshape(len(x), *(1,) * (rank - x.ndim), *x.shape[1:]) for x in arrays]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Tiles of a matrix in memory: of so many rows and columns, with these strides, as a copy engine moves them."""
-
-    pointer: Pointer
-    sizes: tuple[Value, ...]
-    strides: tuple[Value, ...]
-    tile: tuple[int, ...]
-
-    def at(self, begin: tuple[Value, ...]) -> tuple[Pointer, np.ndarray]:
-        """The places of a tile, and which of it there is."""
-        rank = len(self.tile)
-        places, there = lined_up(self.pointer.places, np.ones((1,) * (rank + 1), dtype=bool))
-        for n, (start, size, stride, width) in enumerate(zip(begin, self.sizes, self.strides, self.tile, strict=True)):
-            steps = np.arange(width).reshape(1, *(-1 if m == n else 1 for m in range(rank)))
-            own, most, apart = lined_up(start, size, stride)
-            own, most, apart = (x.reshape(len(x), *(1,) * rank) for x in (own, most, apart))
-            own = own + steps
-            places, there = places + own * apart, there & (own >= 0) & (own < most)
-        return Pointer(self.pointer.memory, places), there
+def _tile_at(x: Rows, begin: tuple[Value, ...]) -> tuple[Pointer, np.ndarray]:
+    """The places of a tile, and which of it there is."""
+    rank = len(x.tile)
+    places, there = lined_up(x.pointer.places, np.ones((1,) * (rank + 1), dtype=bool))
+    for n, (start, size, stride, width) in enumerate(zip(begin, x.sizes, x.strides, x.tile, strict=True)):
+        steps = np.arange(width).reshape(1, *(-1 if m == n else 1 for m in range(rank)))
+        own, most, apart = lined_up(start, size, stride)
+        own, most, apart = (y.reshape(len(y), *(1,) * rank) for y in (own, most, apart))
+        own = own + steps
+        places, there = places + own * apart, there & (own >= 0) & (own < most)
+    return Pointer(x.pointer.memory, places), there
 
 
 def _shape(p: Launch, sizes: Value) -> tuple[int, ...]:
@@ -141,12 +131,12 @@ def _reduce(p: Launch, x: Exact, axis: int, function: Callable[..., object]) -> 
 def _load_tile(p: Launch, x: Rows | Exact, begin: tuple[Value, ...] = ()) -> Value:
     if isinstance(x, Exact):  # what lies in shared memory is that
         return x
-    pointer, there = x.at(begin)
+    pointer, there = _tile_at(x, begin)
     return p.load(pointer, there, 0)
 
 
 def _store_tile(p: Launch, x: Rows, begin: tuple[Value, ...], value: Value) -> None:
-    pointer, there = x.at(begin)
+    pointer, there = _tile_at(x, begin)
     p.store(pointer, value, there)
 
 

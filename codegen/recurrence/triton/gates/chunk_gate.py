@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
+from itertools import pairwise, product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,10 +35,11 @@ from ..kernels.places import same_size
 from ..plan_passes.hoist import HALVES, Opened, Own
 from ..plan_passes.roles import INNER, STEPS, TRANSITION, at_row
 from ..print.axis_names import block_name, dim_of_kept, size_name, tile_name
+from .cases import CHUNK, PACKED, SEVERAL, Case, Chunks, OneSequence
 from .kernel_gate import compare, runtime_function, strided
 
 NUMBERS = Rationals()
-B, H, CHUNK = 2, 2, 2
+B, H = 2, 2
 SUMMED = "summed"  # what is known of a decay are sums of its logarithms
 LOADED = ("input", "decay", "cotangent", "read", "write", "stored", "prologue", "constant", TRANSITION, *PER_HEAD)
 FAR = 99  # so far log2 decays may reach in a chunk for two factors of them to fit into float32
@@ -57,63 +59,29 @@ def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
     it is for."""
     try:
-        for large_range, exact in ((True, False), (False, True)) if k.slow_path else ((False, False), (False, True)):
-            memory = Memory(k, 4 if k.slow_path else CHUNK, large_range, exact, random.Random(k.name), even=exact)
+        for case in (
+            Case(SEVERAL, large_range=bool(k.slow_path)),
+            Case(SEVERAL if k.slow_path else CHUNK, exact=True, even=True, turned=True),
+            Case(SEVERAL, exact=True, lengths=PACKED),
+        ):
+            memory = Memory(k, case, random.Random(k.name))
             memory.launch(functions)
             _compare_prologue(k, memory)
     except NoMeaning as why:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
 
 
-@dataclass(frozen=True, eq=False)
-class Chunks:
-    """Chunks of as many steps each, for which what is expected is evaluated together: their sequences, heads, numbers, [n], and
-    steps, [n, count]."""
-
-    b: np.ndarray
-    h: np.ndarray
-    c: np.ndarray
-    steps: np.ndarray
-
-    @classmethod
-    def at(cls, places: Iterable[tuple[int, int, int]], starts: Iterable[int], count: int) -> Chunks:
-        """Those of (sequence, head, chunk), with `count` steps from the start of each on."""
-        b, h, c = np.array(list(places), dtype=np.int64).T
-        return cls(b, h, c, np.array(list(starts), dtype=np.int64)[:, None] + np.arange(count))
-
-    def among(self, which: np.ndarray) -> Chunks:
-        return Chunks(self.b[which], self.h[which], self.c[which], self.steps[which])
-
-    @property
-    def count(self) -> int:
-        """How many steps each has."""
-        return int(self.steps.shape[1])
-
-    @property
-    def step(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The place of each step: sequence, step, head, [n, count]."""
-        return self.b[:, None], self.steps, self.h[:, None]
-
-    def __len__(self) -> int:
-        return len(self.b)
-
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        return zip(self.b.tolist(), self.h.tolist(), self.c.tolist(), strict=True)
-
-
 @dataclass
 class Memory:
-    """What a kernel over chunks is given, and what it leaves. `large_range`: decays of the second chunk are far below what two
-    factors can be split into. `exact`: cumulative sums lie in two parts, high and rest."""
+    """What a kernel over chunks is given, and what it leaves."""
 
     loaded: ClassVar[tuple[str, ...]] = LOADED  # kinds of leaves that it loads
     k: Kernel
-    chunk: int
-    large_range: bool
-    exact: bool
+    case: Case
     random: random.Random
-    even: bool = False  # is there no tail after whole chunks?
-    values: dict[Key, np.ndarray] = field(default_factory=dict)  # by leaf: of each step [B, T, H, ..], or of each head
+    values: dict[Key, np.ndarray] = field(
+        default_factory=dict
+    )  # by leaf: of each step [self.batch, T, H, ..], or of each head
     logs: dict[Key, np.ndarray] = field(default_factory=dict)  # of decays of each step, to base two
     given: dict[str, Given] = field(default_factory=dict)
 
@@ -123,7 +91,7 @@ class Memory:
         dims = {dim_of(a) for a in axes} | {x.attrs[0] for x in self.nodes if x.op == "size"}
         dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
         whole = sorted({dim_of_kept(d) for d in dims})
-        self.sizes = {d: 3 - whole.index(dim_of_kept(d)) % 2 for d in dims}
+        self.sizes = {d: self.case.size(whole.index(dim_of_kept(d))) for d in dims}
         ahead = list(walk(*(n for p in self.k.pieces for n in p.opened.origins.values())))
         others = {dim_of(a) for x in ahead for a in x.axes if a not in STEPS}
         others |= {x.attrs[0] for x in ahead if x.op == "size"}
@@ -142,12 +110,31 @@ class Memory:
         return -1
 
     @property
+    def batch(self) -> int:
+        """Entries of the batch: packed sequences are in one."""
+        return 1 if self.case.lengths else B
+
+    @property
     def chunks(self) -> int:
-        return self.whole_chunks + (not self.even)
+        if self.case.lengths:
+            return self.steps // self.case.chunk + len(self.case.lengths)
+        return self.whole_chunks + (not self.case.even)
 
     @property
     def steps(self) -> int:
-        return self.whole_chunks * self.chunk + (not self.even)
+        if self.case.lengths:
+            return sum(self.case.lengths)
+        return self.whole_chunks * self.case.chunk + (not self.case.even)
+
+    @cached_property
+    def sequences(self) -> tuple[OneSequence, ...]:
+        """Those that steps are of."""
+        return tuple(self.case.packed()) or tuple(OneSequence(b, 0, self.steps) for b in range(B))
+
+    @property
+    def cuts(self) -> list[int]:
+        """Where chunks begin, and the last of them ends."""
+        return [t for s in self.sequences if s.b == 0 for _, t, _ in s.chunks(self.case.chunk)] + [self.steps]
 
     @property
     def whole_chunks(self) -> int:
@@ -173,26 +160,27 @@ class Memory:
     def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
         """Logarithms of decays to base two, of each step or of each head; some are zero."""
         logs = array([Fraction(-self.random.randrange(3)) for _ in range(prod(shape))]).reshape(shape)
-        if self.large_range and shape[:2] == (B, self.steps):
-            logs[:, self.chunk : 2 * self.chunk] *= 30
+        if self.case.large_range and shape[:2] == (self.batch, self.steps):
+            logs[:, self.case.chunk : 2 * self.case.chunk] *= 30
+            logs[:, self.case.chunk : 2 * self.case.chunk, -1] -= 60
         return logs
 
     def log_of(self, node: Node) -> np.ndarray:
-        """A decay's logarithms, of each step: [B, T, H, ..]."""
+        """A decay's logarithms, of each step: [self.batch, T, H, ..]."""
         is_leaf = node.op == "leaf" and node.attrs[0] in DECAYS
         key: Key = node.attrs[:2] if is_leaf else ("decay of", node.key)
         if is_leaf:
             self.value(node)
         elif key not in self.logs:
-            self.logs[key] = self.draw_logs((B, self.steps, H, *self.shape(node.axes)))
-        return np.broadcast_to(self.logs[key], (B, self.steps, H, *self.shape(node.axes)))
+            self.logs[key] = self.draw_logs((self.batch, self.steps, H, *self.shape(node.axes)))
+        return np.broadcast_to(self.logs[key], (self.batch, self.steps, H, *self.shape(node.axes)))
 
     def value(self, x: Node) -> np.ndarray:
         """The values of a leaf, of each step or of each head."""
         kind, name, order = x.attrs
         if (kind, name) not in self.values:
             own = self.shape(tuple(a for a in order if a not in STEPS))
-            lead: tuple[int, ...] = (B, self.steps, H)
+            lead: tuple[int, ...] = (self.batch, self.steps, H)
             lead = () if kind == "constant" else (H,) if kind in PER_HEAD else lead
             if kind in DECAYS:
                 self.logs[kind, name] = self.draw_logs((*lead, *own))
@@ -210,11 +198,11 @@ class Memory:
 
     def matrix(self, x: Node) -> np.ndarray:
         """A matrix over the steps of each chunk that is given, with zeros beyond the end, and where a step reads what comes after
-        it: [B, H, chunks, C, C]."""
+        it: [self.batch, H, chunks, C, C]."""
         if x.attrs[:2] not in self.values:
-            made = self.draw((B, H, self.chunks, self.chunk, self.chunk))
+            made = self.draw((self.batch, H, self.chunks, self.case.chunk, self.case.chunk))
             order = slice(None, None, self.k.pieces[0].opened.direction)
-            made[:, :, :, ~np.tri(self.chunk, k=self.diagonal, dtype=bool)[order, order]] = Fraction(0)
+            made[:, :, :, ~np.tri(self.case.chunk, k=self.diagonal, dtype=bool)[order, order]] = Fraction(0)
             for at in self.places():
                 made[:, :, at.c, at.count :] = made[:, :, at.c, :, at.count :] = Fraction(0)
             self.values[x.attrs[:2]] = made
@@ -234,31 +222,38 @@ class Memory:
         """What a kernel has stored of chunks, over their steps."""
         cells = self.cells(a)
         if a.layout == "matrix":
-            whole = cells.reshape(B, H, self.chunks, self.chunk, self.chunk)
+            whole = cells.reshape(self.batch, H, self.chunks, self.case.chunk, self.case.chunk)
             return whole[at.b, at.h, at.c, : at.count, : at.count]
         if a.layout == "chunked":
-            return cells.reshape(B, H, self.steps, *self.shape(a.axes))[at.b[:, None], at.h[:, None], at.steps]
-        return cells.reshape(B, self.steps, H, *self.shape(a.axes))[at.step]
+            return cells.reshape(self.batch, H, self.steps, *self.shape(a.axes))[at.b[:, None], at.h[:, None], at.steps]
+        return cells.reshape(self.batch, self.steps, H, *self.shape(a.axes))[at.step]
 
     def parts_of(self, a: Argument, at: Chunks) -> np.ndarray:
         """What a kernel has stored in parts of each step, [n, count, parts]."""
-        return self.cells(a).reshape(B, H, -1, self.steps)[at.b[:, None], at.h[:, None], :, at.steps]
+        return self.cells(a).reshape(self.batch, H, -1, self.steps)[at.b[:, None], at.h[:, None], :, at.steps]
 
     def of_chunks(self, a: Argument, at: Chunks, axes: tuple[str, ...]) -> np.ndarray:
         """What a kernel has stored of each chunk as a whole."""
-        return self.cells(a).reshape(B, H, self.chunks, *self.shape(axes))[at.b, at.h, at.c]
+        return self.cells(a).reshape(self.batch, H, self.chunks, *self.shape(axes))[at.b, at.h, at.c]
 
     def compare(self, what: Node, at: Chunks, found: np.ndarray, expected: np.ndarray, part: str = "") -> None:
         """What is left of each of some chunks."""
-        for where, left, said in zip(at, array(found), array(expected), strict=True):
-            compare(self.k.name, f"{what.attrs[1]}{part} of {where}", array(left), array(said))
+        self.compare_each(f"{what.attrs[1]}{part}", at, found, expected)
+
+    def compare_each(
+        self, what: str, places: Iterable[tuple[int, int, int]], found: np.ndarray, expected: np.ndarray
+    ) -> None:
+        for where, left, said in zip(places, array(found), array(expected), strict=True):
+            compare(self.k.name, f"{what} of {where}", array(left), array(said))
 
     def passed(self, a: Argument) -> dict[str, Given]:
         x = a.source
         assert x is not None
         if a.layout == "size":
             return {a.name: self.sizes[x.attrs[0]]}
-        if a.stored and not (self.exact and a.role in (Role.SUMS, Role.EXTENTS)):  # which are made before, if exact
+        if a.stored and not (
+            self.case.exact and a.role in (Role.SUMS, Role.EXTENTS)
+        ):  # which are made before, if exact
             return {a.name: Tensor.room(a.name, self.room(a))}
         if a.role in (Role.SUMS, Role.RESTS):
             return {a.name: self.sums_of(a)}
@@ -281,37 +276,41 @@ class Memory:
 
     def room(self, a: Argument) -> int:
         if a.layout == "matrix":
-            return B * H * self.chunks * self.chunk**2
+            return self.batch * H * self.chunks * self.case.chunk**2
         if a.layout == "sums":
-            return B * H * self.steps * next((o.counts[s] for o, s in self.owned() if o.prologue[s] == a.source), 1)
+            return (
+                self.batch
+                * H
+                * self.steps
+                * next((o.counts[s] for o, s in self.owned() if o.prologue[s] == a.source), 1)
+            )
         if a.layout == "extent":
-            return B * H * self.steps
-        return B * H * self.steps * prod(self.shape(a.axes))
+            return self.batch * H * self.steps
+        return self.batch * H * self.steps * prod(self.shape(a.axes))
 
     def owned(self) -> Iterator[tuple[Own, str]]:
         return ((o, slot) for p in self.k.pieces for o in p.opened.prologue.own for slot in o.prologue)
 
     def cumulated(self, node: Node) -> np.ndarray:
-        """Cumulative sums inside chunks, [B, T, H, ..]."""
+        """Cumulative sums inside chunks, [self.batch, T, H, ..]."""
         logs = self.log_of(node)
-        starts = range(0, self.steps, self.chunk)
-        return np.concatenate([np.cumsum(logs[:, t : t + self.chunk], axis=1) for t in starts], axis=1)
+        return np.concatenate([np.cumsum(logs[:, t:stop], axis=1) for t, stop in pairwise(self.cuts)], axis=1)
 
     def sums_of(self, a: Argument) -> Given:
         assert a.source is not None
-        if a.role is Role.RESTS and not self.exact:
+        if a.role is Role.RESTS and not self.case.exact:
             return None
         sums = self.cumulated(a.source)
-        rests = np.vectorize(lambda x: Fraction(int(x) % 3), otypes=[object])(sums) if self.exact else sums * 0
+        rests = np.vectorize(lambda x: Fraction(int(x) % 3), otypes=[object])(sums) if self.case.exact else sums * 0
         laid = rests if a.role is Role.RESTS else sums - rests
         return Tensor(a.name, array(laid if a.axes else laid.swapaxes(1, 2)).ravel())
 
     def extents_of(self, node: Node) -> np.ndarray:
-        """How far sums reach, at the first step of each chunk, [B, H, T]."""
+        """How far sums reach, at the first step of each chunk, [self.batch, H, T]."""
         reach = -self.cumulated(node).min(axis=3)
-        out = np.full((B, H, self.steps), UNDEFINED, dtype=object)
-        for t in range(0, self.steps, self.chunk):
-            out[..., t] = reach[:, t : t + self.chunk].max(axis=1)
+        out = np.full((self.batch, H, self.steps), UNDEFINED, dtype=object)
+        for t, stop in pairwise(self.cuts):
+            out[..., t] = reach[:, t:stop].max(axis=1)
         return out
 
     # --- running
@@ -319,7 +318,7 @@ class Memory:
     def function(self, name: str) -> Called | None:
         """The functions of the runtime that a kernel calls. What rounding leaves may be anything, unless all is float32: a
         quarter of a number, say. It is nothing where both operands of a product are in parts: that of what is left isn't made."""
-        if name == "rounded_and_rest" and not self.exact and not self.both_in_parts:
+        if name == "rounded_and_rest" and not self.case.exact and not self.both_in_parts:
             return QUARTERED
         return runtime_function(name)
 
@@ -334,24 +333,37 @@ class Memory:
         return 1
 
     def launch(self, functions: tuple[KernelFunction, ...]) -> None:
-        programs = B * H * self.chunks
-        levels = self.chunk.bit_length() - 1
-        words: dict[str, Given] = {"C": self.chunk, "CHUNK": self.chunk, "LEVELS": levels, "EVEN": self.even}
-        words |= {"EXACT": self.exact, "GROUP": 2, "STAGES": 1, "T": self.steps, "H": H, "chunks": self.chunks}
-        words |= {"begins": None, "stops": None, "programs": programs, "DT": "tl.float32"}  # type: ignore[dict-item]
+        case, programs = self.case, self.batch * H * self.chunks
+        levels = case.chunk.bit_length() - 1
+        words: dict[str, Given] = {"C": case.chunk, "CHUNK": case.chunk, "LEVELS": levels, "EVEN": case.even}
+        words |= {"EXACT": case.exact, "GROUP": 2, "STAGES": 1, "T": self.steps, "H": H, "chunks": self.chunks}
+        words |= {"programs": programs, "DT": "tl.float32"}  # type: ignore[dict-item]
+        words |= self.begins_and_stops()
         for n, f in enumerate(functions):
             count = -(-programs // 2) if n or self.k.queues else programs
             run(f, count * self.tiles, {**self.given, **words, "SMALL_RANGE": n == 0}, self.function)
 
+    def begins_and_stops(self) -> dict[str, Given]:
+        """Where the steps of each chunk's place are, if sequences are packed; at some places there are none."""
+        if not self.case.lengths:
+            return {"begins": None, "stops": None}
+        chunk, begins, stops = self.case.chunk, [0] * self.chunks, [0] * self.chunks
+        for s in self.sequences:
+            for c in range(s.first, self.chunks):  # those of the sequences behind it are overwritten
+                begins[c] = s.begin + (c - s.first) * chunk
+                stops[c] = min(begins[c] + chunk, s.stop)
+        return {n: Tensor(n, np.array(x, dtype=object)) for n, x in (("begins", begins), ("stops", stops))}
+
     # --- what is expected
 
     def places(self) -> Iterator[Chunks]:
-        """All chunks of all sequences and heads: whole ones, and tails."""
-        tail = range(self.whole_chunks, self.chunks)
-        for numbers, count in ((range(self.whole_chunks), self.chunk), (tail, self.steps % self.chunk)):
-            found = [(b, h, c) for b, h, c in np.ndindex(B, H, self.chunks) if c in numbers]
-            if found:
-                yield Chunks.at(found, (c * self.chunk for _, _, c in found), count)
+        """All chunks of all sequences and heads, by how many steps they have."""
+        found: dict[int, list[tuple[tuple[int, int, int], int]]] = {}
+        for s, h in product(self.sequences, range(H)):
+            for c, start, count in s.chunks(self.case.chunk):
+                found.setdefault(count, []).append(((s.b, h, c), start))
+        for count, chunks in found.items():
+            yield Chunks.at((place for place, _ in chunks), (start for _, start in chunks), count)
 
     def env(self, p: Piece, at: Chunks, known: Env | None = None) -> Found:
         """The values of leaves over the steps of chunks: what is `known` already, and what the kernel is given."""
@@ -364,7 +376,7 @@ class Memory:
                 env[x.attrs[:2]] = self.number(x.attrs[:2], self.matrix(x))[at.b, at.h, at.c, :count, :count]
             if x.attrs[0] in self.loaded:
                 values = self.number(x.attrs[:2], self.value(x))
-                per_step = values.shape[:1] == (B,) and x.attrs[0] not in (*PER_HEAD, "constant")
+                per_step = values.shape[:1] == (self.batch,) and x.attrs[0] not in (*PER_HEAD, "constant")
                 per_head = x.attrs[0] in PER_HEAD
                 env[x.attrs[:2]] = values[at.step] if per_step else values[at.h] if per_head else values
         env |= known or {}
@@ -416,9 +428,11 @@ class Memory:
 @cache
 def by_sums(x: Node) -> Node:
     """A node whose decays between steps are those that their cumulative sums say, whatever the value is that these are of."""
-    if x.op.startswith("decay_") or x.op == "left_out":
-        d, *others = x.args
-        return rebuild(x, [leaf(SUMMED, *d.attrs[1:]), *map(by_sums, others)])
+    where = 3 if x.op == "channel_solve" else 0
+    if x.op.startswith("decay_") or x.op in ("left_out", "channel_solve"):
+        before, decays, others = x.args[:where], x.args[where : where + 1], x.args[where + 1 :]
+        summed = [leaf(SUMMED, *d.attrs[1:]) for d in decays]
+        return rebuild(x, [*map(by_sums, before), *summed, *map(by_sums, others)])
     return rebuild(x, map(by_sums, x.args)) if x.args else x
 
 
@@ -452,7 +466,7 @@ def _compare_prologue(k: Kernel, m: Memory) -> None:
         raise GateError(f"{k.name}: it doesn't store {missing[0].attrs[1]}")
     compare_prologue(k, piece, m)
     for a in k.arguments:
-        if a.stored and a.role is Role.SUMS and not m.exact:
+        if a.stored and a.role is Role.SUMS and not m.case.exact:
             _compare_sums(a, m)
 
 

@@ -7,7 +7,6 @@ the sweep has many warps, and in one number for each step where it has few: both
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -15,9 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from chunkform.errors import GateError
-
-from ....exact.jit_source import NoMeaning
 from ....exact.rationals import UNDEFINED, array, in_field
 from ....exact.run_kernel import Argument as Given
 from ....exact.run_kernel import Tensor
@@ -30,33 +26,25 @@ from ..kernels.chunk_kernel import Kernel
 from ..plan_passes.hoist import Opened, made_here
 from ..plan_passes.roles import at_row
 from ..print.axis_names import block_name
-from .chunk_gate import B, Chunks, Found, H
+from .cases import CHUNK, PACKED, SEVERAL, Case, Chunks
+from .chunk_gate import Found, H
 from .kernel_gate import strided
-from .sweep_gate import States, Stored, Swept
+from .sweep_gate import States, Stored, Swept, gate_cases
 
 FEW, MANY = 4, 8  # warps
+
+
+CASES = (
+    Case(CHUNK, warps=FEW),
+    Case(SEVERAL, exact=True, even=True, segments=2, warps=MANY, turned=True),
+    Case(SEVERAL, exact=True, lengths=PACKED, warps=FEW),
+)
 
 
 @in_field
 def gate_fused(k: Kernel, f: KernelFunction) -> None:
     """Raises GateError where what passes have made of a fused backward pass isn't what it is for."""
-    try:
-        for warps, chunk, segments in ((FEW, 2, 1), (MANY, 4, 2)):
-            memory = Fused(
-                k,
-                chunk,
-                False,
-                segments > 1,
-                random.Random(k.name),
-                even=segments > 1,
-                segment_count=segments,
-                warps=warps,
-            )
-            memory.sweep(f)
-            memory.compare_all()
-        memory.sweep_bare(f)
-    except NoMeaning as why:
-        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+    gate_cases(Fused, k, f, CASES)
 
 
 @dataclass
@@ -70,7 +58,7 @@ class Fused(Swept):
 
     @property
     def apart(self) -> bool:
-        return self.warps > FEW
+        return self.case.warps > FEW
 
     @cached_property
     def carried(self) -> int:
@@ -109,19 +97,19 @@ class Fused(Swept):
         if a.role is Role.CHECKPOINTS:
             return {a.name: self.checkpoints(a)}
         if a.stored and a.layout == "step":
-            return strided(a.base, np.full((B, self.steps, H, *self.shape(a.axes)), UNDEFINED, dtype=object))
+            return strided(a.base, np.full((self.batch, self.steps, H, *self.shape(a.axes)), UNDEFINED, dtype=object))
         if a.stored and a.layout == "sums":
-            return {a.name: Tensor.room(a.name, B * H * self.rows_of(a))}
+            return {a.name: Tensor.room(a.name, self.batch * H * self.rows_of(a))}
         return super().passed(a)
 
     def checkpoints(self, a: Argument) -> Tensor:
         """States that blocks begin with, with an axis in rows: [B, blocks * ROWS, H, X], zero beyond that axis."""
         ((s, _),) = self.k.spans
         rows, columns = self.opened.tile[0], self.opened.full[0]
-        self.begun = self.draw((B, H, self.chunks, *self.shape(s.axes)))
+        self.begun = self.draw((self.batch, H, self.chunks, *self.shape(s.axes)))
         width = MANY if self.apart else 4
-        cells = array([Fraction(0)]).repeat(B * self.chunks * width * H * self.sizes[dim_of(columns)])
-        cells = cells.reshape(B, self.chunks, width, H, -1)
+        cells = array([Fraction(0)]).repeat(self.batch * self.chunks * width * H * self.sizes[dim_of(columns)])
+        cells = cells.reshape(self.batch, self.chunks, width, H, -1)
         turned = self.begun if s.axes.index(rows) == 0 else self.begun.swapaxes(3, 4)
         cells[:, :, : self.sizes[dim_of(rows)]] = turned.transpose(0, 2, 3, 1, 4)
         return Tensor(a.name, cells.ravel())
@@ -132,7 +120,7 @@ class Fused(Swept):
             return self.steps
         _, kind, *_ = a.source.attrs[1].split(".") if a.source is not None else ("", "")
         if kind == "spans":
-            return self.chunks * (self.warps if self.apart else 1)
+            return self.chunks * (self.case.warps if self.apart else 1)
         return self.steps * (self.parts_of_pairs(a) if kind == "own" else 1)
 
     def parts_of_pairs(self, a: Argument) -> int:
@@ -140,7 +128,7 @@ class Fused(Swept):
         assert a.source is not None
         slot = a.source.attrs[1].split(".")[-1]
         own = [x for p in self.k.pieces for s in p.opened.sums for x in s.own]
-        rows = any(row == slot for _, row, _ in own) * self.warps // FEW
+        rows = any(row == slot for _, row, _ in own) * self.case.warps // FEW
         columns = any(column == slot for _, _, column in own) * (4 if self.apart else 1)
         return rows + columns
 
@@ -184,7 +172,7 @@ class Fused(Swept):
             return self.parts_of(a, at)[..., 0]
         if a.layout != "step":
             return self.stored_of(a, at)
-        cells = np.concatenate([self.cells(a), array([UNDEFINED])]).reshape(B, self.steps, H, -1)
+        cells = np.concatenate([self.cells(a), array([UNDEFINED])]).reshape(self.batch, self.steps, H, -1)
         return cells[at.step][..., :-1]
 
     def spans(self, found: Found) -> np.ndarray:
@@ -220,7 +208,7 @@ class Fused(Swept):
         what = x.attrs[1].partition(".")[2]
         if what == "spans":
             read = [v.sum(1) for n, v in sums.items() if n.startswith("in.") and not self.apart]
-            left = self.cells(a).reshape(B, H, self.chunks, -1)[at.b, at.h, at.c].sum(1)
+            left = self.cells(a).reshape(self.batch, H, self.chunks, -1)[at.b, at.h, at.c].sum(1)
             self.compare(x, at, left, array(self.spans(found) + sum(read)))
         elif ("." in what) == self.apart:
             slots = [what] if self.apart else [n for n in sums if self.goes_to(n) == what]

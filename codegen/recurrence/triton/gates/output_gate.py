@@ -32,7 +32,8 @@ from ..plan_passes.hoist import Opened, Sums
 from ..plan_passes.roles import STEPS, at_row
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import block_name
-from .chunk_gate import CHUNK, NUMBERS, B, Chunks, Found, H, Memory, prod
+from .cases import CHUNK, PACKED, SEVERAL, Case, Chunks
+from .chunk_gate import NUMBERS, Found, H, Memory, prod
 
 TILE = 2
 
@@ -41,9 +42,12 @@ TILE = 2
 def gate_outputs(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel that reads checkpointed states isn't what it is for."""
     try:
-        for large_range, exact in ((True, False), (False, True)):
-            chunk = 4 if large_range and k.slow_path else CHUNK
-            memory = Blocks(k, chunk, large_range, exact, random.Random(k.name), even=large_range)
+        for case in (
+            Case(SEVERAL, large_range=True, even=True),
+            Case(CHUNK, exact=True, turned=True),
+            Case(SEVERAL, exact=True, lengths=PACKED),
+        ):
+            memory = Blocks(k, case, random.Random(k.name))
             memory.launch(functions)
             memory.compare_all()
     except NoMeaning as why:
@@ -102,7 +106,7 @@ class Blocks(Memory):
                 values = self.number(y.attrs[:2], values)
                 env[y.attrs[:2]] = values[None, None] if y.attrs[0] in PER_HEAD else values
             made = mapped(Fraction, array(evaluate(expand(node, own), env, NUMBERS, self.sizes)))
-            self.values[kind, name] = np.broadcast_to(made, (B, self.steps, H, *self.shape(own)))
+            self.values[kind, name] = np.broadcast_to(made, (self.batch, self.steps, H, *self.shape(own)))
         return super().value(x)
 
     @cached_property
@@ -126,7 +130,7 @@ class Blocks(Memory):
         x = a.source
         assert x is not None
         if a.role is Role.CHECKPOINTS:
-            self.states[x.attrs[1]] = self.draw((B, H, self.chunks, *self.shape(a.axes)))
+            self.states[x.attrs[1]] = self.draw((self.batch, H, self.chunks, *self.shape(a.axes)))
             return {a.name: Tensor(a.name, self.states[x.attrs[1]].ravel())}
         if a.stored or x.attrs[:2] in self.prologue:
             return {a.name: Tensor.room(a.name, self.room(a))}
@@ -135,15 +139,15 @@ class Blocks(Memory):
     def room(self, a: Argument) -> int:
         x = a.source
         if a.layout == "sums" and x is not None:
-            return B * H * (self.chunks * prod(self.shape(x.axes)) if x.axes else self.tiles * self.steps)
+            return self.batch * H * (self.chunks * prod(self.shape(x.axes)) if x.axes else self.tiles * self.steps)
         return super().room(a)
 
     def fill(self, a: Argument, x: Node) -> None:
         """What a prologue kernel makes."""
-        cells, shape = self.cells(a), (B, H, self.steps, *self.shape(a.axes))
+        cells, shape = self.cells(a), (self.batch, H, self.steps, *self.shape(a.axes))
         if a.layout == "matrix":
             cells[:] = Fraction(0)
-            shape = (B, H, self.chunks, self.chunk, self.chunk)
+            shape = (self.batch, H, self.chunks, self.case.chunk, self.case.chunk)
         for at, found in self.found:
             value = mapped(Fraction, found[self.prologue[x.attrs[:2]]][0][x.attrs[:2]])
             if a.layout == "matrix":

@@ -23,7 +23,8 @@ from ....ir.expr import dim_of, leaf
 from ....ir.kernel_ir import KernelFunction
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel
-from .chunk_gate import CHUNK, NUMBERS, B, Chunks, H, prod
+from .cases import CHUNK, SEVERAL, Case, Chunks
+from .chunk_gate import NUMBERS, H, prod
 from .kernel_gate import compare
 from .sweep_gate import TILE, Segments, States, Swept
 
@@ -48,7 +49,7 @@ def gate_segments(k: Kernel, f: KernelFunction) -> None:
 @over_ordered
 def _gate_ends(k: Kernel, f: KernelFunction) -> None:
     """What decays leave nothing of isn't swept, so that numbers need an order."""
-    memory = Ends(k, CHUNK, True, False, random.Random(k.name), segment_count=2)
+    memory = Ends(k, Case(SEVERAL, large_range=True, segments=2), random.Random(k.name))
     memory.sweep(f, YIELD=False)
     memory.compare_all()
 
@@ -56,15 +57,16 @@ def _gate_ends(k: Kernel, f: KernelFunction) -> None:
 @in_field
 def _gate_maps(k: Kernel, f: KernelFunction) -> None:
     if k.inner is not None:
-        memory = Ends(k, CHUNK, False, False, random.Random(k.name), segment_count=2, alone=True)
+        memory = Ends(k, Case(CHUNK, segments=2, turned=True), random.Random(k.name), alone=True)
         memory.sweep(f, YIELD=False, some=range(memory.tiles))
         first = next(memory.segments()).among(np.array([0]))
         memory.compare_map(first, first.chunks, None, Role.LINEAR)
     if k.tails:
-        memory = Ends(k, CHUNK, False, False, random.Random(k.name), segment_count=2)
-        for which in (1, 2):
-            memory.sweep(f, YIELD=False, TAIL=which, TAIL_STEPS=CHUNK)
-        memory.compare_tails()
+        for case in (Case(SEVERAL, segments=2), Case(CHUNK, segments=2, turned=True)):
+            memory = Ends(k, case, random.Random(k.name))
+            for which in (1, 2):
+                memory.sweep(f, YIELD=False, TAIL=which, TAIL_STEPS=case.chunk)
+            memory.compare_tails()
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Ends(Swept):
 
     def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
         """In a chunk that others come before, decays may leave nothing of these."""
-        return super().draw_logs(shape) * (3 if self.large_range else 1)
+        return super().draw_logs(shape) * (3 if self.case.large_range else 1)
 
     def passed(self, a: Argument) -> dict[str, Given]:
         x = a.source
@@ -93,7 +95,7 @@ class Ends(Swept):
         if a.role is Role.LIVE:
             size = (-(-self.columns // TILE),)
         if a.layout == "state":
-            return {a.name: Tensor.room(a.name, B * self.segment_count * H * prod(size))}
+            return {a.name: Tensor.room(a.name, self.parts * H * prod(size))}
         return super().passed(a)
 
     @property
@@ -159,11 +161,11 @@ class Ends(Swept):
             for a in self.k.arguments
             if a.role is role and a.source is not None and state in (None, a.source.attrs[1])
         )
-        return array(self.cells(a).reshape(B, self.segment_count, H, *shape)[x.place])
+        return array(self.cells(a).reshape(-1, self.case.segments, H, *shape)[x.place])
 
     def compare_nearly(self, x: Segments, what: str, found: np.ndarray, expected: np.ndarray) -> None:
         """Up to what is zero in float32."""
-        whole = expected if not self.large_range else np.vectorize(_nearest, otypes=[object])(found, expected)
+        whole = expected if not self.case.large_range else np.vectorize(_nearest, otypes=[object])(found, expected)
         for n, place in enumerate(zip(*(y.tolist() for y in x.place), strict=True)):
             compare(self.k.name, f"{what} in {place}", array(found[n]), array(whole[n]))
 

@@ -26,7 +26,7 @@ from ....ir.placed_tiles import (
     ProductBegun,
     Step,
 )
-from ..gates.chunk_gate import CHUNK
+from ..gates.cases import CHUNK, Case
 from ..gates.output_gate import Blocks
 from ..kernels.chunk_kernel import Kernel
 
@@ -38,7 +38,7 @@ def gate_placed(k: Kernel, p: PlacedKernel) -> None:
     gate_waits(p.name, p.steps)
     try:
         for even in (True, False):
-            memory = Blocks(k, CHUNK, False, False, random.Random(p.name), even=even)
+            memory = Blocks(k, Case(CHUNK, even=even), random.Random(p.name))
             memory.launch((one_after_the_other(p),))
             memory.compare_all()
     except NoMeaning as why:

@@ -15,9 +15,10 @@ from ....exact.run_kernel import Tensor, Value
 from ....ir.evaluate import Env
 from ....ir.expr import Node
 from ....ir.warp_schedule import Schedule
-from ..gates.chunk_gate import CHUNK, B, Chunks, Found, H, compare_prologue
+from ..gates.cases import CHUNK, Case, Chunks
+from ..gates.chunk_gate import B, Found, H, compare_prologue
 from ..gates.fused_gate import MANY, Fused
-from ..gates.sweep_gate import TILE, States, Stored, Swept
+from ..gates.sweep_gate import TILE, Swept
 from ..kernels.arguments import Argument
 from ..kernels.chunk_kernel import Kernel, Piece
 from ..plan_passes.hoist import Opened
@@ -37,7 +38,7 @@ def gate_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
     try:
         for segments in (1, 2):
             for n in range(orders):
-                memory = Scheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), segment_count=segments)
+                memory = Scheduled(k, Case(CHUNK, segments=segments), random.Random(f"{k.name} {n}"))
                 if (segments + n) % 2 == 0:
                     memory.given |= dict.fromkeys(maybe)
                 memory.run(s)
@@ -52,7 +53,7 @@ def gate_joined_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
     try:
         for segments in (1, 2):
             for n in range(orders):
-                memory = JoinedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), segment_count=segments)
+                memory = JoinedScheduled(k, Case(CHUNK, segments=segments), random.Random(f"{k.name} {n}"))
                 if (segments + n) % 2 == 0:
                     memory.given |= dict.fromkeys(b.target for b in s.buffers if b.maybe)
                 memory.run(s)
@@ -68,7 +69,7 @@ def gate_fused_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
         for segments in (1, 2):
             for n in range(orders):
                 seed = random.Random(f"{k.name} {n}")
-                memory = FusedScheduled(k, CHUNK_OF_MANY, False, False, seed, segment_count=segments, warps=MANY)
+                memory = FusedScheduled(k, Case(CHUNK_OF_MANY, segments=segments, warps=MANY), seed)
                 memory.run(s)
                 memory.compare_all()
     except NoMeaning as why:
@@ -80,34 +81,41 @@ class FusedScheduled(Fused):
     """What the schedule of a fused backward is given, and what it leaves."""
 
     def run(self, s: Schedule) -> None:
-        words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "segments": self.segment_count, "length": self.length, "WARPS": self.warps}
-        run_schedule(s, B * self.segment_count * H, {**self.given, **words}, 2, self.random)
+        words: dict[str, Value] = {
+            "C": self.case.chunk,
+            "T": self.steps,
+            "H": H,
+            "chunks": self.chunks,
+            "DT": "tl.float32",
+        }
+        words |= {"starts": None, "segments": self.case.segments, "length": self.length, "WARPS": self.case.warps}
+        run_schedule(s, B * self.case.segments * H, {**self.given, **words}, 2, self.random)
 
 
 @dataclass
 class Scheduled(Swept):
     """What a schedule is given, and what it leaves: states before each chunk."""
 
-    block: ClassVar[int] = CHUNK
+    blocked: ClassVar[int] = 1
 
     def run(self, s: Schedule) -> None:
-        words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
+        words: dict[str, Value] = {
+            "C": self.case.chunk,
+            "T": self.steps,
+            "H": H,
+            "chunks": self.chunks,
+            "DT": "tl.float32",
+        }
         words |= {
             "starts": None,
-            "segments": self.segment_count,
+            "segments": self.case.segments,
             "length": self.length,
             "blocks": self.blocks,
             "ROWS": WHOLE,
         }
-        words |= {"TOGETHER": SEVERAL, "LEVELS": self.chunk.bit_length() - 1, "WARPS": self.warps}
+        words |= {"TOGETHER": SEVERAL, "LEVELS": self.case.chunk.bit_length() - 1, "WARPS": self.case.warps}
         words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WHOLE for a in self.k.axes}
-        run_schedule(s, B * self.segment_count * H * self.tiles, {**self.given, **words}, 2, self.random)
-
-    def compare_checkpoints(self, arguments: Stored, states: States, at: Chunks, first: bool) -> None:
-        """It leaves them where a launch gives room for them."""
-        kept = {x: a for x, a in arguments.items() if self.given.get(a.name) is not None}
-        super().compare_checkpoints(kept, states, at, first)
+        run_schedule(s, B * self.case.segments * H * self.tiles, {**self.given, **words}, 2, self.random)
 
 
 @dataclass
@@ -115,9 +123,9 @@ class JoinedScheduled(Scheduled):
     """What the schedule of a sweep that is joined with its prologue is given, and what it leaves: matrices are made on the way.
     Sequences have so many chunks that stages are filled anew, and end in the middle of one."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.length = self.steps if self.segment_count == 1 else self.whole_chunks * self.chunk
+    @property
+    def length(self) -> int:
+        return self.steps if self.case.segments == 1 else self.whole_chunks * self.case.chunk
 
     def compare_all(self) -> None:
         super().compare_all()
@@ -155,7 +163,7 @@ def gate_loaded_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
     try:
         for segments in (1, 2):
             for n in range(orders):
-                memory = LoadedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), segment_count=segments)
+                memory = LoadedScheduled(k, Case(CHUNK, segments=segments), random.Random(f"{k.name} {n}"))
                 memory.run(s)
                 memory.compare_all()
     except NoMeaning as why:
@@ -166,9 +174,9 @@ def gate_loaded_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
 class LoadedScheduled(Scheduled):
     """What the schedule of a sweep that loads its matrices is given, and what it leaves."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.length = self.steps if self.segment_count == 1 else self.whole_chunks * self.chunk
+    @property
+    def length(self) -> int:
+        return self.steps if self.case.segments == 1 else self.whole_chunks * self.case.chunk
 
     @property
     def whole_chunks(self) -> int:

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
+from shared.corrupted import corrupted
 from shared.passed import instead
 from shared.triton_errors import compiled
 
 from chunkform.codegen.ir.code import Literal, Name
 from chunkform.codegen.ir.kernel_ir import Body, If, KernelFunction, Let, Statement, changed, stores
 from chunkform.codegen.recurrence.triton import section
+from chunkform.codegen.recurrence.triton.gates.cases import some_missing
 from chunkform.codegen.recurrence.triton.gates.sweep_gate import gate_sweep
 from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
 from chunkform.errors import GateError
@@ -74,6 +77,33 @@ def test_a_state_that_is_not_given_is_zero(sweeps: list[Made]) -> None:
     for k, f in sweeps[:3]:
         unguarded = edited(f, lambda x: x.body if isinstance(x, If) and "_first is not" in x.condition.text else (x,))
         assert unguarded != f and refused(k, unguarded), k.name
+
+
+def test_what_is_done_where_an_argument_is_given_asks_for_that_argument(sweeps: list[Made]) -> None:
+    """Each guard of an argument stands alone: one argument may be given where another isn't."""
+    tried = 0
+    for k, f in sweeps:
+        for what, wrong in corrupted(f):
+            if what.startswith(("guard of another", "guards exchanged")):
+                tried += 1
+                assert refused(k, wrong), (k.name, what)
+    assert tried > 60
+
+
+def test_launches_do_without_any_of_two_arguments_alone() -> None:
+    for n in range(25):
+        names = [f"argument {m}" for m in range(n)]
+        found = some_missing(names)
+        assert all(any(a in x and b not in x for x in found) for a, b in permutations(names, 2))
+        assert all(any(a in x for x in found) for a in names) and len(found) <= 8
+
+
+def test_a_launch_for_one_read_stores_what_is_for_another_nowhere(sweeps: list[Made]) -> None:
+    found = [(k, f) for k, f in sweeps if k.apart]
+    assert found
+    for k, f in found:
+        wrong = edited(f, lambda x: x.body if isinstance(x, If) and "READ" in x.condition.names else (x,))
+        assert wrong != f and refused(k, wrong), k.name
 
 
 def test_what_is_made_where_a_sweep_yields_is_needed(sweeps: list[Made]) -> None:
