@@ -41,13 +41,10 @@ SAME = {
         "S_linear is not None",
     ),  # what it makes anew is what it was; a name nothing reads then
     "half a mask": ("_ok",),  # what is beyond meets a zero, or a mask again, elsewhere
-    "always": (
-        "not EXACT",
-        "YIELD",
-        "SMALL_RANGE",
-        "has_small_range",
-    ),  # what is left is zero; slower, and nothing else
-    "never": ("is_zero(", "not YIELD", "SMALL_RANGE", "begins is not None"),  # no work is spared that needn't be done
+    # what is left is zero; or it takes longer
+    "always": ("not EXACT", "YIELD", "SMALL_RANGE", "has_small_range", "T > 0"),
+    # no work is spared that needn't be done: a place without a chunk has no steps, of which masks ask
+    "never": ("is_zero(", "not YIELD", "SMALL_RANGE", "begins is not None", "last < 0"),
     "a round more": ("range(0, ",),  # a slice beyond an axis is masked
     "operands swapped": ("count - n",),  # what is asked is whether it divides
 }
