@@ -16,7 +16,6 @@ from chunkform.codegen.programs.solve_gate import gate_solves, gate_sums
 from chunkform.errors import GateError
 from chunkform.spec.language import find
 
-
 KINDS = (
     "operands swapped", "not transposed", "an edge one further", "an edge one nearer", "no store", "no barrier", "no guard",
     "no mask", "a chunk a step late",
