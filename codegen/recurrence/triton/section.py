@@ -23,6 +23,7 @@ from ..gates.gates import gate_plan
 from ..step.adjoint import gradient_name
 from .gates.chunk_gate import gate_chunks
 from .gates.fused_gate import gate_fused
+from .gates.grid_gate import gate_grids
 from .gates.kernel_gate import gate_kernel
 from .gates.output_gate import gate_outputs
 from .gates.segment_gate import gate_segments, makes_ends
@@ -160,6 +161,7 @@ def swept_form(
             joined.append((*other, backward))
             backward.instead = (handed_over(backward, other[0]),)
         function = host.function_ir()
+        gate_grids(function, [k for k in host.kernels if isinstance(k, Kernel)])
         backward.kept_by_head = forward.by_head
         for k in host.kernels:
             parts += functions_of(k)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, count, pairwise
-from math import comb
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -95,13 +94,10 @@ class Chunks:
         return zip(self.b.tolist(), self.h.tolist(), self.c.tolist(), strict=True)
 
 
-def some_missing(names: Sequence[str]) -> list[frozenset[str]]:
-    """Arguments that launches do without: for any two of these names there is a launch that has the one and not the other. The
-    launches that do without an argument are a half of them, and another half for each."""
-    if not names:
-        return []
-    launches = next(n for n in count(1) if comb(n, n // 2) >= len(names))
-    halves = list(zip(names, combinations(range(launches), launches // 2), strict=False))
-    if launches == 1:
-        halves = [(n, (0,)) for n in names]
-    return [frozenset(n for n, half in halves if launch in half) for launch in range(launches)]
+def some_missing(names: Sequence[str], known: Sequence[str] = ()) -> list[frozenset[str]]:
+    """Arguments that launches do without: of any two of these names there is a launch that has one and not the other, and each is
+    missing in some. Where one is used for another, that launch shows it: what is asked for isn't made, or nothing is loaded.
+    `known`: those that a launch does without which has the others."""
+    numbers = [*enumerate(names, 1), *enumerate(known)]
+    launches = max((n.bit_length() for n, _ in numbers), default=0)
+    return [frozenset(x for n, x in numbers if n >> launch & 1) for launch in range(launches)]

@@ -58,10 +58,11 @@ Found = tuple[Env, dict[str, int]]  # what a piece of a kernel has of chunks, an
 def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
     it is for."""
+    whole = SEVERAL if k.slow_path else CHUNK
     try:
         for case in (
-            Case(SEVERAL, large_range=bool(k.slow_path)),
-            Case(SEVERAL if k.slow_path else CHUNK, exact=True, even=True, turned=True),
+            Case(whole, large_range=bool(k.slow_path)),
+            Case(whole, exact=True, even=True, turned=True),
             Case(SEVERAL, exact=True, lengths=PACKED),
         ):
             memory = Memory(k, case, random.Random(k.name))
