@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +30,10 @@ class Tensor:
     def room(cls, name: str, size: int) -> Tensor:
         """Memory that nothing is stored in."""
         return cls(name, np.full(size, UNDEFINED, dtype=object))
+
+    def emptied(self) -> Tensor:
+        """Memory as this is, that nothing is stored in."""
+        return replace(self, cells=np.full(self.cells.size, UNDEFINED, dtype=object))
 
 
 class Memory:

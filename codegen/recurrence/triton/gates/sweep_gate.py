@@ -205,9 +205,9 @@ class Swept(Memory):
     def sweep_apart(self, f: KernelFunction) -> None:
         """Launches that make one read each, which store what no other one stores."""
         made: dict[str, Given] = {}
-        outs = {a.name: self.cells(a).size for a in self.k.arguments if a.stored and a.role is Role.OUT}
+        given = {a.name: self.given[a.name] for a in self.k.arguments if a.stored and a.role is Role.OUT}
         for n in range(1, len(self.k.apart) + 1):
-            own = {name: Tensor.room(name, size) for name, size in outs.items()}
+            own = {name: x.emptied() for name, x in given.items() if isinstance(x, Tensor)}
             self.given |= own
             self.sweep(f, READ=n)
             for name, x in own.items():

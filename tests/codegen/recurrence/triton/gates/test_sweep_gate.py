@@ -18,16 +18,20 @@ from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
 from chunkform.errors import GateError
 
 OPS = ["gated_delta_rule", "gated_linear_attention", "momentum"]
+IN_ALL_TILES = "ttt_linear"  # one of its launches for one read makes a number of each step, in every tile
 Made = tuple[Kernel, KernelFunction]
 
 
 @pytest.fixture(scope="module")
 def sweeps() -> list[Made]:
     """The sweeps of some ops, and what passes have made of them."""
+    return [x for name in OPS for x in sweeps_of(name)]
+
+
+def sweeps_of(name: str) -> list[Made]:
     found: list[Made] = []
     with instead(section, gate_sweep=lambda k, f: found.append((k, f))):
-        for name in OPS:
-            section.made_form(compiled(name))
+        section.made_form(compiled(name))
     return found
 
 
@@ -106,6 +110,13 @@ def test_a_launch_for_one_read_stores_what_is_for_another_nowhere(sweeps: list[M
     for k, f in found:
         wrong = edited(f, lambda x: x.body if isinstance(x, If) and "READ" in x.condition.names else (x,))
         assert wrong != f and refused(k, wrong), k.name
+
+
+def test_launches_for_one_read_may_store_one_number_in_all_tiles() -> None:
+    found = [(k, f) for k, f in sweeps_of(IN_ALL_TILES) if k.apart]
+    assert any(a.stored and a.layout == "out" and not a.axes for k, _ in found for a in k.arguments)
+    for k, f in found:
+        gate_sweep(k, f)
 
 
 def test_what_is_made_where_a_sweep_yields_is_needed(sweeps: list[Made]) -> None:
