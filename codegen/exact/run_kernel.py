@@ -67,7 +67,7 @@ from .launch_memory import Memory, Tensor, Traffic
 from .meanings import NeedsOrder, written
 from .rationals import is_in_field, is_over_fractions
 
-__all__ = ["Argument", "Called", "Exact", "Pointer", "Tensor", "Value", "one_program", "run"]
+__all__ = ["Argument", "Called", "Exact", "Pointer", "Tensor", "Value", "run", "some_programs"]
 Value: TypeAlias = (
     Any  # a Pointer, an Exact, an array of integers or truth values, an integer, a tuple, a function, a name or None
 )
@@ -112,9 +112,9 @@ def _run(
     _Launch(k.name, numbers, programs, rows, Fractions(), functions).run(k, arguments)
 
 
-def one_program(name: str, number: int, programs: int, entries: Entries, functions: Functions) -> _Launch:
-    """One program of a launch by itself, for an interpreter that decides when its statements are run."""
-    return _Launch(name, np.array([number]), programs, 1, entries, functions)
+def some_programs(name: str, numbers: np.ndarray, programs: int, entries: Entries, functions: Functions) -> _Launch:
+    """These programs of a launch, for an interpreter that decides when their statements are run."""
+    return _Launch(name, numbers, programs, 1, entries, functions)
 
 
 class _Launch:

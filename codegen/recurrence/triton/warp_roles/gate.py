@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -89,7 +90,7 @@ class FusedScheduled(Fused):
             "DT": "tl.float32",
         }
         words |= {"starts": None, "segments": self.case.segments, "length": self.length, "WARPS": self.case.warps}
-        run_schedule(s, B * self.case.segments * H, {**self.given, **words}, 2, self.random)
+        run_schedule(s, B * self.case.segments * H, {**self.given, **words}, 2, self.random, self.programs())
 
 
 @dataclass
@@ -115,7 +116,7 @@ class Scheduled(Swept):
         }
         words |= {"TOGETHER": SEVERAL, "LEVELS": self.case.chunk.bit_length() - 1, "WARPS": self.case.warps}
         words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WHOLE for a in self.k.axes}
-        run_schedule(s, B * self.case.segments * H * self.tiles, {**self.given, **words}, 2, self.random)
+        run_schedule(s, B * self.case.segments * H * self.tiles, {**self.given, **words}, 2, self.random, self.programs())
 
 
 @dataclass
@@ -130,6 +131,10 @@ class JoinedScheduled(Scheduled):
     def compare_all(self) -> None:
         super().compare_all()
         compare_prologue(self.k, self.prologue, self)
+
+    def places(self) -> Iterator[Chunks]:
+        """The chunks of what is swept."""
+        yield from (at if self.case.segments == 1 else at.among(at.b == at.h) for at in super().places())
 
     def passed(self, a: Argument) -> dict[str, Given]:
         if any(own.prologue[slot] == a.source for own, slot in self.owned()):

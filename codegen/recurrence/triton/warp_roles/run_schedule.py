@@ -1,4 +1,5 @@
-"""The interpreter of schedules: runs a program's roles over exact numbers, in an order that chance decides, step by step.
+"""The interpreter of schedules: runs the roles of programs over exact numbers, in an order that chance decides, step by step.
+Programs that take as many chunks take each step together.
 
 The copy engine and tensor cores work beside the roles: what they were told to do is done at some later time. On the way these
 are refused, with a `GateError`:
@@ -14,17 +15,18 @@ are refused, with a `GateError`:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from chunkform.errors import GateError
 
-from ....exact.entries import Entries, Fractions, Residues
+from ....exact.entries import Fractions, Residues
 from ....exact.meanings import NeedsOrder
 from ....exact.rationals import is_in_field
-from ....exact.run_kernel import Argument, Exact, Pointer, Value, one_program
+from ....exact.run_kernel import Argument, Exact, Pointer, Value, some_programs
 from ....ir.code import Code, Name, call, names_in
 from ....ir.kernel_ir import Body, Let
 from ....ir.warp_schedule import (
@@ -54,20 +56,44 @@ from ....ir.warp_schedule import (
 )
 from ..gates.kernel_gate import runtime_function
 
+Launch: TypeAlias = Any  # of run_kernel.py, whose statements are run here
+Names: TypeAlias = dict[str, Value]
+
 
 def run_schedule(
-    s: Schedule, programs: int, arguments: Mapping[str, Argument], stages: int, order: random.Random
+    s: Schedule,
+    programs: int,
+    arguments: Mapping[str, Argument],
+    stages: int,
+    order: random.Random,
+    some: Iterable[int] | None = None,
 ) -> None:
-    """A launch of so many programs, each with rings of so many stages."""
+    """A launch of so many programs, or of `some` of these, each with rings of so many stages."""
+    numbers = np.arange(programs) if some is None else np.array(list(some), dtype=np.int64)
     kinds: tuple[type[Residues] | type[Fractions], ...] = (Residues,) if is_in_field() else (Residues, Fractions)
     for n, kind in enumerate(kinds):
         try:
-            for number in range(programs):
-                _Running(s, number, programs, kind(), arguments, stages, order).run()
+            launch = some_programs(s.name, numbers, programs, kind(), runtime_function)
+            given = {n: launch.given(x) for n, x in arguments.items()} | {"STAGES": stages}
+            counts = np.broadcast_to(_setup(s, launch, given)["count"], numbers.shape)
+            for count in np.unique(counts):
+                launch.active = numbers[counts == count]
+                _Running(s, launch, given, stages, order).run()
+            for memory in launch.traffic.memories.values():
+                memory.commit()
             return
         except NeedsOrder:
             if n + 1 == len(kinds):
                 raise
+
+
+def _setup(s: Schedule, launch: Launch, given: Names) -> Names:
+    """What programs are given, and what they make of that before all roles."""
+    names = dict(given)
+    for x in s.setup:
+        assert isinstance(x, Let)
+        names[x.names[0]] = launch.value(x.value, names)
+    return names
 
 
 @dataclass
@@ -124,22 +150,11 @@ class _Warps:
 
 
 class _Running:
-    """One program."""
+    """The active programs of a launch, which take as many chunks."""
 
-    def __init__(
-        self,
-        s: Schedule,
-        number: int,
-        programs: int,
-        entries: Entries,
-        arguments: Mapping[str, Argument],
-        stages: int,
-        order: random.Random,
-    ) -> None:
-        self.s, self.order, self.entries = s, order, entries
-        self.program = one_program(s.name, number, programs, entries, runtime_function)
-        self.given = {n: self.program.given(x) for n, x in arguments.items()} | {"STAGES": stages}
-        self.let(s.setup, self.given)
+    def __init__(self, s: Schedule, launch: Launch, given: Names, stages: int, order: random.Random) -> None:
+        self.s, self.order, self.program, self.entries = s, order, launch, launch.entries
+        self.given = _setup(s, launch, given)
         self.stages_of = {b.name: b.stages or stages for b in s.barriers}
         self.slots = {r.name: [_Stage() for _ in range(self.stages_of[s.barriers_of(r.name).name])] for r in s.rings}
         self.buffers = {b.name: _Memory() for b in s.buffers}
@@ -151,7 +166,7 @@ class _Running:
     @property
     def several(self) -> int:
         """The chunks of a stage."""
-        return one(self.given["TOGETHER"]) if self.s.several else 1
+        return self.program.whole(self.given["TOGETHER"]) if self.s.several else 1
 
     def _readers(self, b: Barriers) -> set[str]:
         return {
@@ -183,8 +198,6 @@ class _Running:
                 waiting[name] = next(going[name])
             except StopIteration:
                 del going[name]
-        for memory in self.program.traffic.memories.values():
-            memory.commit()
 
     def may(self, w: _Warps, x: Await) -> bool:
         stages = self.stages_of[x.barriers]
@@ -308,17 +321,17 @@ class _Running:
     def moved(self, w: _Warps, t: Tile) -> tuple[Pointer, np.ndarray]:
         """Where the copy engine finds a tile's entries, and which of them there are."""
         names, value = w.names, self.program.value
-        rows = one(value(t.first, names)) + np.arange(self.whole(w, t.rows))[None, :, None]
-        columns = one(value(t.offset, names)) + np.arange(self.whole(w, t.block))[None, None, :]
-        there = (rows < one(value(t.stop, names))) & (columns < self.whole(w, t.width))
+        rows = each(value(t.first, names)) + np.arange(self.whole(w, t.rows))[None, :, None]
+        columns = each(value(t.offset, names)) + np.arange(self.whole(w, t.block))[None, None, :]
+        there = (rows < each(value(t.stop, names))) & (columns < self.whole(w, t.width))
         base = value(t.base, names)
         if not isinstance(base, Pointer):
             raise self.fault(f"a tile at {t.base.text}, which points nowhere")
-        places = one(base.places) + rows * one(value(t.stride, names)) + columns
+        places = each(base.places) + rows * each(value(t.stride, names)) + columns
         return Pointer(base.memory, places), there
 
     def whole(self, w: _Warps, name: str) -> int:
-        return one(self.program.value(Name(name), w.names))
+        return self.program.whole(self.program.value(Name(name), w.names))
 
     # --- steps
 
@@ -554,9 +567,9 @@ class _Running:
 INVERSE = call("inverse", "of", "C", "LEVELS", "DT")
 
 
-def one(x: Value) -> int:
-    """An integer of the program."""
-    return x if type(x) is int else int(np.ravel(x)[0])
+def each(x: Value) -> np.ndarray:
+    """An integer of each program, or of all, over the axes of a tile."""
+    return np.reshape(x, (-1, 1, 1))
 
 
 def across(x: np.ndarray) -> np.ndarray:
