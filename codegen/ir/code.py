@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from .words import Keyword, Member, Said, Words, listed, path
 
@@ -124,7 +124,8 @@ class Code:
         """The expressions that it is made of."""
         kept = self.__dict__
         if "_parts" in kept:
-            return cast("tuple[Code, ...]", kept["_parts"])
+            known: tuple[Code, ...] = kept["_parts"]
+            return known
         found: list[Code] = []
         for name in fields_of(type(self)):
             part = kept[name]
@@ -142,7 +143,8 @@ class Code:
         if "_names" not in kept:
             own = frozenset({self.id}) if isinstance(self, Name) else frozenset[str]()
             kept["_names"] = own.union(*(x.names for x in self.parts))
-        return cast("frozenset[str]", kept["_names"])
+        found: frozenset[str] = kept["_names"]
+        return found
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -151,7 +153,8 @@ class Code:
         if "_loads" not in kept:
             inside = tuple(y for x in self.parts for y in x.loads)
             kept["_loads"] = (self, *inside) if isinstance(self, Load) else inside
-        return cast("tuple[Load, ...]", kept["_loads"])
+        found: tuple[Load, ...] = kept["_loads"]
+        return found
 
     def to(self, dtype: str) -> Code:
         return Cast(self, dtype)

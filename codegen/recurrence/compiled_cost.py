@@ -19,41 +19,51 @@ STARTS = frozenset(
 )  # functions that start a kernel each
 
 
-def forward_cost(c: Compiled, sizes: Sizes) -> Cost:
-    """The cost of the forward plan; of a sequential one, of its single pass."""
+def forward_cost(c: Compiled, sizes: Sizes, over_chunks: bool | None = None) -> Cost:
+    """The cost of the forward plan; of a sequential one, of its single pass. `over_chunks`: do its kernels go over chunks? None:
+    as those do that are printed for it alone."""
     results = [sizes.of(axes) * sizes.element for axes in c.step.output_axes.values()]
     lower_bound = _arguments(c, sizes) + sum(results)
     if c.strata:
-        return _of_all([forward_cost(p.compiled, sizes) for p in c.strata], lower_bound)
+        return _of_all([forward_cost(p.compiled, sizes, _in_strata(p.compiled)) for p in c.strata], lower_bound)
     if c.forward is None or scanned(c):
         nodes = [*c.step.updates.values(), *c.step.outputs.values()]
         alone = {*c.step.outputs.values()} <= {*c.step.updates.values()}  # outputs are states as they are
         kept = 0.0 if alone else _kept(c, sizes)
         return Cost(lower_bound - sum(results) + kept, sum(results) + kept, flops_of(nodes, sizes), lower_bound)
     part, count = in_substeps(c)
+    over_chunks = why_stepwise(c) is None if over_chunks is None else over_chunks
     if count > 1:
         read = _arguments(c, sizes) + sum(results)
-        return _around(part, count, forward_cost(part, sizes), sizes, read, sum(results), lower_bound)
-    return plan_cost(_placed(c, c.forward), sizes, lower_bound)
+        return _around(part, count, forward_cost(part, sizes, over_chunks), sizes, read, sum(results), lower_bound)
+    return plan_cost(_placed(c, c.forward, over_chunks), sizes, lower_bound)
 
 
-def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
+def backward_cost(c: Compiled, sizes: Sizes, over_chunks: bool | None = None) -> Cost:
     """The cost of the backward plan; of a sequential one, of a second pass forwards and one backwards."""
     cotangents = sum(sizes.of(axes) * sizes.element for axes in c.step.output_axes.values())
     given = _arguments(c, sizes)
     lower_bound = 2 * given + cotangents
     if c.strata:
-        return _of_all([backward_cost(p.compiled, sizes) for p in c.strata], lower_bound)
+        return _of_all([backward_cost(p.compiled, sizes, _in_strata(p.compiled)) for p in c.strata], lower_bound)
     if c.backward is None or scanned(c):
         a = c.adjoint.program
         nodes = [*c.step.updates.values(), *a.updates.values(), *a.outputs.values()]
         kept = 2 * _kept(c, sizes)
         return Cost((3 if kept else 2) * given + cotangents + kept, given + kept, flops_of(nodes, sizes), lower_bound)
     part, count = in_substeps(c)
+    over_chunks = why_stepwise(c) is None if over_chunks is None else over_chunks
     if count > 1:
         read = 2 * given + cotangents + count * _arguments(part, sizes)  # gradients of streams
-        return _around(part, count, backward_cost(part, sizes), sizes, read, given + count * cotangents, lower_bound)
-    return plan_cost(_placed(c, c.backward), sizes, lower_bound)
+        return _around(
+            part, count, backward_cost(part, sizes, over_chunks), sizes, read, given + count * cotangents, lower_bound
+        )
+    return plan_cost(_placed(c, c.backward, over_chunks), sizes, lower_bound)
+
+
+def _in_strata(c: Compiled) -> bool:
+    """Do the kernels of a stratum go over chunks, as they stand in the file of them all?"""
+    return why_stepwise(c, False) is None
 
 
 def _of_all(parts: list[Cost], lower_bound: float) -> Cost:
@@ -96,9 +106,9 @@ def _launches_of(c: Compiled) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def _placed(c: Compiled, plan: Plan) -> Placed:
+def _placed(c: Compiled, plan: Plan, over_chunks: bool) -> Placed:
     """One of the two plans as kernels sweep it."""
-    forward, over_chunks = plan is c.forward, why_stepwise(c) is None
+    forward = plan is c.forward
     alone = fused_backward_of(c) if over_chunks and not forward else None
     if not forward and over_chunks:
         plan = kernel_plan(c, plan)

@@ -116,7 +116,9 @@ class Scheduled(Swept):
         }
         words |= {"TOGETHER": SEVERAL, "LEVELS": self.case.chunk.bit_length() - 1, "WARPS": self.case.warps}
         words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WHOLE for a in self.k.axes}
-        run_schedule(s, B * self.case.segments * H * self.tiles, {**self.given, **words}, 2, self.random, self.programs())
+        run_schedule(
+            s, B * self.case.segments * H * self.tiles, {**self.given, **words}, 2, self.random, self.programs()
+        )
 
 
 @dataclass
