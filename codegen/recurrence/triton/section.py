@@ -125,44 +125,22 @@ def in_substeps(c: Compiled) -> tuple[Compiled, int]:
 
 
 def swept_form(
-    c: Compiled,
-    exchanges: bool,
-    fine: Fine | None = None,
-    unwanted: str | None = None,
-    stem: str = "triton",
-    joins: bool = True,
+    c: Compiled, exchanges: bool, fine: Fine | None = None, unwanted: str | None = None, stem: str = "triton"
 ) -> TritonForm:
-    """The kernels and functions of sweeps over chunks; functions are called `stem` and the name of the pass. `joins`: sweeps
-    may be one kernel with their prologues."""
+    """The kernels and functions of sweeps over chunks; functions are called `stem` and the name of the pass."""
     assert c.forward is not None and c.backward is not None
-    cuts = cuttable(c)
     whole = kernel_plan(c, c.backward)
     if whole != c.backward:
         gate_plan(c.adjoint, c.forward, whole, of_kernels=True)
-    plan = whole
-    if unwanted is not None:  # the same, but for what nobody wants
-        plan = kernel_plan(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
-    t = fused_backward_of(c) if fine is None and unwanted is None else None
-    hosts = []
-    if t is not None:
-        alone = simplified(c.backward)  # whose sweeps needn't be cut, as one makes all
-        gate_plan(c.adjoint, c.forward, alone, of_kernels=True)
-        hosts.append(FusedBackwardHost(c, alone, cuts, exchanges, t, stem))
-    backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
-    forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
+    if fine is None and unwanted is None and fused_backward_of(c) is not None:
+        gate_plan(c.adjoint, c.forward, simplified(c.backward), of_kernels=True)
+    passes = _passes(c, exchanges, fine, unwanted, stem, fine is None and unwanted is None and stem != SUBSTEP)
+    if passes is None:
+        passes = _passes(c, exchanges, fine, unwanted, stem, False)
+        assert passes is not None
     parts: list[KernelFunction | WithRoles | PlacedKernel | Function] = []
-    joins = joins and fine is None and unwanted is None and stem != SUBSTEP
-    joined: list[tuple[JoinedSweeps, Function, Host]] = []
-    if joins and (one := joined_if_any(c, c.forward, backward, stem)) is not None:
-        joined.append((*one, forward))
-        forward.instead = (handed_over(forward, one[0]),)
-    for host in (forward, *hosts, backward):
-        if host is backward and joins and (other := joined_if_any(c, plan, None, stem, forward.by_head)) is not None:
-            joined.append((*other, backward))
-            backward.instead = (handed_over(backward, other[0]),)
-        function = host.function_ir()
+    for host, function in passes.each:
         gate_grids(function, [k for k in host.kernels if isinstance(k, Kernel)])
-        backward.kept_by_head = forward.by_head
         for k in host.kernels:
             parts += functions_of(k)
             if isinstance(k, Kernel) and k.roles is not None:
@@ -172,11 +150,49 @@ def swept_form(
                 gate_placed(k, k.placed)
                 parts.append(k.placed)
         parts.append(function)
-    if not all(_has_others(made, host) for made, _, host in joined):
-        return swept_form(c, exchanges, fine, unwanted, stem, joins=False)
-    for made, function, _ in joined:
+    for made, function in passes.joined:
         parts += _joined(made, function)
-    return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))
+    return TritonForm(tuple(parts), built([k for host, _ in passes.each for k in host.kernels]))
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """The functions of each pass, with who has made them; `joined` are those that launch sweeps that are one kernel with their
+    prologues."""
+
+    each: tuple[tuple[Host, Function], ...]
+    joined: tuple[tuple[JoinedSweeps, Function], ...]
+
+
+def _passes(
+    c: Compiled, exchanges: bool, fine: Fine | None, unwanted: str | None, stem: str, joins: bool
+) -> _Passes | None:
+    """Both passes, not gated yet; None where sweeps that are joined with their prologues go with other kernels than those that
+    aren't."""
+    assert c.forward is not None and c.backward is not None
+    cuts = cuttable(c)
+    plan = kernel_plan(c, c.backward)
+    if unwanted is not None:  # the same, but for what nobody wants
+        plan = kernel_plan(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
+    t = fused_backward_of(c) if fine is None and unwanted is None else None
+    # sweeps of a fused backward needn't be cut, as one makes all
+    hosts = [] if t is None else [FusedBackwardHost(c, simplified(c.backward), cuts, exchanges, t, stem)]
+    backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
+    forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
+    each: list[tuple[Host, Function]] = []
+    joined: list[tuple[JoinedSweeps, Function, Host]] = []
+    if joins and (one := joined_if_any(c, c.forward, backward, stem)) is not None:
+        joined.append((*one, forward))
+        forward.instead = (handed_over(forward, one[0]),)
+    for host in (forward, *hosts, backward):
+        if host is backward and joins and (other := joined_if_any(c, plan, None, stem, forward.by_head)) is not None:
+            joined.append((*other, backward))
+            backward.instead = (handed_over(backward, other[0]),)
+        each.append((host, host.function_ir()))
+        backward.kept_by_head = forward.by_head
+    if not all(_has_others(made, host) for made, _, host in joined):
+        return None
+    return _Passes(tuple(each), tuple((made, function) for made, function, _ in joined))
 
 
 def _has_others(host: Host, other: Host) -> bool:
