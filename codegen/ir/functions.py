@@ -21,6 +21,7 @@ FINITE = "finite"  # what is no larger than a float either way, of products of s
 HELD = "held"  # a quantity on which nothing depends that is made of it: its gradient is taken to be 0
 MAGNITUDE, UNIT_OF = "magnitude", "unit"  # |x|, and x / |x|: 1 at 0, and there too the slope of the magnitude
 APART = "apart"  # a quantity that is computed before what it is multiplied by, or added to
+OVER_EXP = "softplus_over_exp"  # softplus(x) / exp(min(x, 0)), between 0.69 and 1 where softplus has no float
 SAME = frozenset((FINITE, HELD, APART))  # functions whose value is what they are applied to, but for floats
 LARGEST = "1e30"  # of them: what they are multiplied by leaves them finite
 
@@ -80,6 +81,12 @@ TABLE = {
             softplus_,
             lambda x: mpmath.log(1 + mpmath.exp(x)),
             turned="logsigmoid",
+        ),
+        Function(
+            OVER_EXP,
+            lambda x: add(sigmoid(fn("abs", x)), mul(-1, step(mul(-1, x)), fn(OVER_EXP, x))),
+            lambda x: softplus_(x) * sympy.exp(-sympy.Min(x, 0)),
+            lambda x: mpmath.log1p(mpmath.exp(x)) * mpmath.exp(-min(x, mpmath.mpf(0))),
         ),
         Function(
             "erf",

@@ -11,7 +11,7 @@ import sympy
 from chunkform.errors import FunctionError, NameError_
 
 from .expr import ZERO, Node, add, const, fn, maximum, minimum, mul, number, power
-from .functions import APART, HELD, MAGNITUDE, TABLE, UNIT_OF
+from .functions import APART, HELD, MAGNITUDE, OVER_EXP, TABLE, UNIT_OF
 
 _BY_CLASS = {
     sympy.exp: "exp",
@@ -23,7 +23,16 @@ _BY_CLASS = {
     sympy.Abs: "abs",
 }
 
-OWN = ("expm1", "log1p", "logsigmoid", MAGNITUDE, UNIT_OF, HELD, APART)  # functions that only the compiler writes
+OWN = (
+    "expm1",
+    "log1p",
+    "logsigmoid",
+    OVER_EXP,
+    MAGNITUDE,
+    UNIT_OF,
+    HELD,
+    APART,
+)  # functions that only the compiler writes
 
 _REAL = (
     ": a spec is of real numbers. A complex state is two that turn into each other, as in cos(th) * re.prev - sin(th) * im.prev "

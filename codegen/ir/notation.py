@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -30,7 +30,7 @@ from .expr import (
     split_constant,
     walk,
 )
-from .functions import FINITE_EXP, MAGNITUDE, RECIPROCAL, SAME
+from .functions import FINITE_EXP, MAGNITUDE, OVER_EXP, RECIPROCAL, SAME
 from .latex_page import Page, is_long
 from .symbols import STATE_KINDS, Symbols
 from .written import (
@@ -45,6 +45,11 @@ from .written import (
 )
 
 Names = Mapping[Node, "str | Node"]
+SHOWN: dict[str, Callable[[Node], Node]] = {  # functions that only the compiler writes, as what they are
+    RECIPROCAL: lambda x: power(x, -1),
+    FINITE_EXP: lambda x: fn("exp", x),
+    OVER_EXP: lambda x: mul(fn("softplus", x), fn("exp", fn("relu", mul(-1, x)))),
+}
 
 SUM, HADAMARD, PRODUCT, ATOM = range(4)  # how tightly a piece of notation holds together
 
@@ -409,10 +414,8 @@ class Notation:
         return Piece(self.raised(shown, f"^{{{n}}}") if self.tex else f"{shown}^{exponent}")
 
     def function(self, x: Node, row: str | None, col: str | None) -> Piece:
-        if x.attrs[0] == RECIPROCAL:
-            return self.show(power(x.args[0], -1), row, col)
-        if x.attrs[0] == FINITE_EXP:
-            return self.show(fn("exp", x.args[0]), row, col)
+        if x.attrs[0] in SHOWN:
+            return self.show(SHOWN[x.attrs[0]](x.args[0]), row, col)
         if x.attrs[0] in SAME:
             return self.show(x.args[0], row, col)
         name, inner = x.attrs[0], self.show(x.args[0], row, col).text
@@ -555,10 +558,8 @@ class Notation:
         elif x.op == "max":
             terms = ", ".join(self.indexed(a).text for a in sorted(x.args, key=self.term_rank))
             body = rf"\max({terms})" if self.tex else f"Max({terms})"
-        elif x.op == "fn" and x.attrs[0] == RECIPROCAL:
-            return self.indexed(power(x.args[0], -1))
-        elif x.op == "fn" and x.attrs[0] == FINITE_EXP:
-            return self.indexed(fn("exp", x.args[0]))
+        elif x.op == "fn" and x.attrs[0] in SHOWN:
+            return self.indexed(SHOWN[x.attrs[0]](x.args[0]))
         elif x.op == "fn" and x.attrs[0] in SAME:
             return self.indexed(x.args[0])
         elif x.op == "fn":

@@ -20,7 +20,7 @@ import sympy
 
 from ..ir.step_program import DECAYS
 from .expr import Node, add, expand, factors_of, mul, rename, split_constant
-from .functions import HELD, MAGNITUDE, SAME, TABLE, UNIT_OF
+from .functions import HELD, MAGNITUDE, OVER_EXP, SAME, TABLE, UNIT_OF
 
 Bound = Any  # a Fraction, or an infinite float
 INCREASING = frozenset("exp log log1p expm1 sigmoid logsigmoid tanh softplus erf asinh relu step sign".split())
@@ -273,6 +273,8 @@ def applied(name: str, a: Range) -> Range:
         return Range(Fraction(0), high, False, not closed)
     if name in SAME:
         return a
+    if name == OVER_EXP:
+        return Range(Fraction(1, 2))
     if name in ("sin", "cos"):
         return Range(Fraction(-1), Fraction(1), False, False)
     if name not in INCREASING:

@@ -17,6 +17,7 @@ from .functions import (
     LARGEST,
     LIBRARIES,
     MAGNITUDE,
+    OVER_EXP,
     RECIPROCAL,
     TORCH,
     TRITON,
@@ -90,6 +91,15 @@ def _log1p_of_small(tl: Library, x: Code) -> Code:
     return tl("where", tl("abs", x) > 16.0, e, tl("log", 1.0 + e) * e / (Group(1.0 + e) - 1.0))
 
 
+def _softplus_of_torch(x: Code) -> Code:
+    """torch's own softplus(x) is x from 20 on."""
+    return Group(Negative(_torch("nn.functional.logsigmoid")(Negative(Group(x)))))
+
+
+def _softplus(tl: Library, x: Code) -> Code:
+    return Group(tl("maximum", x, 0.0) + _log1p_of_small(tl, x))
+
+
 def _expm1(tl: Library, x: Code) -> Code:
     g = Group(x)
     digits = ("1.66666667e-1", "4.16666667e-2", "8.33333333e-3", "1.38888889e-3", "1.98412698e-4")
@@ -115,6 +125,16 @@ def _finite(tl: Library, x: Code) -> Code:
     return tl("maximum", above, Decimal(f"-{LARGEST}"), **tl.every_nan)
 
 
+def _over_exp_of_torch(x: Code) -> Code:
+    below = call("torch.exp", Negative(call("torch.clamp", x, -20.0, 0.0)))
+    return call("torch.where", Group(x) < -20.0, 1.0 - 0.5 * call("torch.exp", x), _softplus_of_torch(x) * below)
+
+
+def _over_exp(tl: Library, x: Code) -> Code:
+    below = tl("exp", -tl("minimum", tl("maximum", x, -10.0), 0.0))
+    return tl("where", Group(x) < -10.0, 1.0 - 0.5 * tl("exp", x), _softplus(tl, x) * below)
+
+
 SPELLINGS: dict[str, tuple[InTorch, InKernels]] = {
     "exp": (_torch("exp"), _kernels("exp")),
     "exp2": (_torch("exp2"), _kernels("exp2")),
@@ -129,10 +149,8 @@ SPELLINGS: dict[str, tuple[InTorch, InKernels]] = {
     ),
     "sin": (_torch("sin"), _kernels("sin")),
     "cos": (_torch("cos"), _kernels("cos")),
-    "softplus": (  # torch's own softplus(x) is x from 20 on
-        lambda x: Group(Negative(_torch("nn.functional.logsigmoid")(Negative(Group(x))))),
-        lambda tl, x: Group(tl("maximum", x, 0.0) + _log1p_of_small(tl, x)),
-    ),
+    "softplus": (_softplus_of_torch, _softplus),
+    OVER_EXP: (_over_exp_of_torch, _over_exp),
     "erf": (_torch("erf"), _kernels("erf")),
     "asinh": (_torch("asinh"), _asinh),
     "abs": (_torch("abs"), _kernels("abs")),

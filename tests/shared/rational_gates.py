@@ -15,7 +15,7 @@ import mpmath
 import torch
 
 import chunkform
-from chunkform.spec.language import Recurrence, absolute, apply, diag, exp, log, sigmoid, softplus, sqrt
+from chunkform.spec.language import Max, Recurrence, absolute, apply, diag, exp, log, sigmoid, softplus, sqrt
 
 DIGITS = 150
 NEAR, LEAST = 3e-5, 5e-38  # relative, and beside that: below it are the numbers that float32 rounds
@@ -64,6 +64,47 @@ GATES: dict[str, Gate] = {
         lambda g: _softplus(g) ** 3 / (1 + _softplus(g) ** 3),
     ),
 }
+MIXED: dict[str, Gate] = {  # powers beside exponentials, one of which overflows where the other one vanishes
+    "g^4 / (1 + exp(|g|))": (
+        lambda g: g**4 / (1 + exp(absolute(g))),
+        lambda g: g**4 / (1 + m.exp(abs(g))),
+    ),
+    "g^4 sigmoid(-|g|)": (lambda g: g**4 * sigmoid(-absolute(g)), lambda g: g**4 * _sigmoid(-abs(g))),
+    "1 / (1 + exp(g) + g^4)": (lambda g: 1 / (1 + exp(g) + g**4), lambda g: 1 / (1 + m.exp(g) + g**4)),
+    "g sigmoid(g) / (1 + exp(-g) + g^2)": (
+        lambda g: g * sigmoid(g) / (exp(-g) + g**2 + 1),
+        lambda g: g * _sigmoid(g) / (m.exp(-g) + g**2 + 1),
+    ),
+    "((2 + |g|) exp(-|g|))^2": (
+        lambda g: ((2 + absolute(g)) * exp(-absolute(g))) ** 2,
+        lambda g: ((2 + abs(g)) * m.exp(-abs(g))) ** 2,
+    ),
+    "2 g^2 / (1 + |g|)": (lambda g: 2 * g**2 / (1 + absolute(g)), lambda g: 2 * g**2 / (1 + abs(g))),
+    "g softplus(-g) / (2 + |g|)": (
+        lambda g: g * softplus(-g) / (2 + absolute(g)),
+        lambda g: g * _softplus(-g) / (2 + abs(g)),
+    ),
+    "softplus / (softplus + exp(2 g))": (
+        lambda g: softplus(g) / (softplus(g) + exp(2 * g)),
+        lambda g: _softplus(g) / (_softplus(g) + m.exp(2 * g)),
+    ),
+    "exp / (2 + sigmoid exp + sigmoid(3 g))": (
+        lambda g: exp(g) / (2 + sigmoid(g) * exp(g) + sigmoid(3 * g)),
+        lambda g: m.exp(g) / (2 + _sigmoid(g) * m.exp(g) + _sigmoid(3 * g)),
+    ),
+    "exp(3 g) / (1 + g^2 + exp(3 g))": (
+        lambda g: exp(3 * g) / (1 + g**2 + exp(3 * g)),
+        lambda g: m.exp(3 * g) / (1 + g**2 + m.exp(3 * g)),
+    ),
+    "1 / max(1, g^4 sigmoid)": (
+        lambda g: 1 / Max(1, g**4 * sigmoid(g)),
+        lambda g: 1 / max(1, g**4 * _sigmoid(g)),
+    ),
+    "sqrt(1 + g^2 exp) / (1 + exp)": (
+        lambda g: sqrt(1 + g**2 * exp(g)) / (1 + exp(g)),
+        lambda g: m.sqrt(1 + g**2 * m.exp(g)) / (1 + m.exp(g)),
+    ),
+}
 GAINS: dict[str, Gate] = {  # of a Kalman filter, and what else is of two such numbers
     "p / (p + r), softplus": (
         lambda p, r: softplus(p) / (softplus(p) + softplus(r)),
@@ -108,7 +149,7 @@ def spec(place: str, gates: dict[str, Gate], count: int) -> Recurrence:
 
 def off(place: str, gates: dict[str, Gate], backend: str | None = None) -> list[str]:
     """What isn't as it should be, at a step whose gates are far out; what is decayed is written one step before."""
-    points = FAR if gates.keys() <= GATES.keys() else PAIRS
+    points = PAIRS if gates.keys() <= GAINS.keys() else FAR
     count, size = len(points[0]), len(points)
     op = chunkform.compile(spec(place, gates, count))
     k = torch.zeros(size, 2, 1, 1)
@@ -148,5 +189,5 @@ def _slopes(f: Callable[..., Any], at: list[Any]) -> list[Any]:
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    table = GATES | GAINS
+    table = GATES | MIXED | GAINS
     print(json.dumps([x for p in asked["places"] for x in off(p, {n: table[n] for n in asked["names"]}, "triton")]))

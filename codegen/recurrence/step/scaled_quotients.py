@@ -32,6 +32,7 @@ from ...ir.functions import APART, HELD
 from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .decays import known_range
+from .growth import is_scaled
 from .shifted_exponentials import Shifted
 
 OVERFLOWS = 2  # the power of an input that has no float where the input has one
@@ -73,8 +74,7 @@ def scaled_quotients(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
 
 
 def _found(x: Node, shifted: Shifted, ranges: Ranges) -> Node | None:
-    found = shifted(x) or shifted.logarithm(x)
-    return _scaled(x, ranges) if found is None else _scaled(found, ranges) or found
+    return shifted(x) or shifted.logarithm(x) or _scaled(x, ranges) or shifted(x, exponential=False)
 
 
 def _scaled(x: Node, ranges: Ranges) -> Node | None:
@@ -110,7 +110,7 @@ class _Sum:
 
     @classmethod
     def of(cls, x: Node, ranges: Ranges) -> _Sum | None:
-        if x.op != "add" or any(y.op in ("sum", "peak") for y in walk(x)):
+        if x.op != "add" or any(y.op in ("sum", "peak") or is_scaled(y) for y in walk(x)):
             return None
         if not all(ranges(t).nonnegative for t in x.args):
             return None

@@ -1,87 +1,161 @@
-"""Products and quotients in which one exponential overflows while another vanishes, as one: `exp(x) sigmoid(-2 x)` is
-`exp(x + logsigmoid(-2 x))`.
+"""Products and quotients in which one factor overflows while another vanishes, as one exponential: `exp(x) sigmoid(-2 x)` is
+`exp(x + logsigmoid(-2 x))`, and `g^4 sigmoid(-g)` is `(g / s)^4 exp(logsigmoid(-g) + 4 log s)` with s = max(1, |g|).
 
-A sum of exponentials is taken over the largest of them: with m = max(0, x, 2 x), which is held where gradients are taken,
-`p exp(x) / (1 + q exp(x) + exp(2 x))` is `p exp(x - m) / (exp(-m) + q exp(x - m) + exp(2 x - m))`, whatever p and q are. Whatever
-m is, the value is the same, and so is its slope. The gate `decays` compares each with what it takes the place of.
+A sum is taken over the largest of its terms: with m = max(0, x, 2 x), `p exp(x) / (1 + q exp(x) + exp(2 x))` is
+`p exp(x - m) / (exp(-m) + q exp(x - m) + exp(2 x - m))`, whatever p and q are. Where these may overflow as well, what is left of
+the exponents, less m, and the logarithms of p and q are over the largest of their sums: exponents of any size cancel before
+anything is added to them. s and m are held where gradients are taken: whatever they are, the value is the same, and so is its
+slope. The gate `decays` compares each with what it takes the place of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
 
-from ...ir.expr import ONE, Node, add, factors_of, fn, maximum, mul, power, rebuild, terms_of, walk
-from ...ir.functions import HELD
+from ...ir.expr import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    factors_of,
+    fn,
+    leaf_names,
+    maximum,
+    minimum,
+    mul,
+    power,
+    rebuild,
+    terms_of,
+    walk,
+)
+from ...ir.functions import APART, HELD, OVER_EXP
 from ...ir.ranges import Ranges
+from .growth import Growth, Growths, is_scaled
 
-Parts = tuple[tuple[Node, ...], Node]  # exponents, and what the exponential of their sum is multiplied by
+OVERFLOWS = 2  # the power of an input that has no float where the input has one
+
+Factor = tuple[Node, Fraction]  # what a product is of a power of
+
+
+@dataclass
+class Parts:
+    """What a product is: exp of a sum of exponents, and of a sum of logarithms of sizes, times the `rest`."""
+
+    exponents: list[Node] = field(default_factory=list)
+    sizes: list[Node] = field(default_factory=list)
+    rest: list[Node] = field(default_factory=list)
+
+    def take(self, n: Fraction, exponent: Node, size: Node, rest: Node) -> None:
+        """A power of a part."""
+        self.exponents.append(mul(n, exponent))
+        self.sizes.append(mul(n, size))
+        self.rest.append(power(rest, n))
+
+    def exponent(self, *less: Node) -> Node:
+        """The sum of all that is an exponent, which is made before anything is added to it."""
+        of = add(*self.exponents, *(mul(-1, x) for x in less))
+        sizes = add(*self.sizes)
+        return of if sizes is ZERO else add(fn(APART, of) if of.op == "add" else of, sizes)
 
 
 class Shifted:
     """Rewrites products. `whole`: what stands for what lies inside them."""
 
     def __init__(self, ranges: Ranges, whole: Mapping[Node, Node]) -> None:
-        self.ranges, self.whole = ranges, whole
+        self.growths, self.whole = Growths(ranges), whole
 
-    def __call__(self, x: Node) -> Node | None:
-        """The product as one exponential times what doesn't overflow with it; None where no exponential overflows."""
+    def __call__(self, x: Node, exponential: bool = True) -> Node | None:
+        """The product as one exponential times what doesn't overflow with it; None where nothing overflows that may have a
+        finite product, or where that isn't an exponential."""
         if x.op not in ("mul", "pow") or any(y.op in ("sum", "peak") for y in walk(x)):
             return None
         factors = _powers(x)
-        grow = {n for n, f in enumerate(factors) if self._grows(*f)}
-        vanish = {n for n, f in enumerate(factors) if self._vanishes(*f)}
-        if not any(m != n or factors[n][0].op == "add" for n in grow for m in vanish):
+        growths = [self._growth(f) for f in factors]
+        endless = any(inf in (g.up, g.down) or self._is_endless(f) for f, g in zip(factors, growths, strict=True))
+        touched = self._touched(factors, growths) if endless or not exponential else set()
+        if not touched:
             return None
-        exponents, rest = self._parts(factors)
-        return mul(fn("exp", add(*exponents)), rest)
+        far = sum(growths[n].degree for n in touched) >= OVERFLOWS
+        parts = self._parts([factors[n] for n in sorted(touched)], far)
+        apart = (power(self._inside(base), m) for n, (base, m) in enumerate(factors) if n not in touched)
+        return mul(fn("exp", parts.exponent()), *parts.rest, *apart)
 
     def logarithm(self, x: Node) -> Node | None:
         """The logarithm of a sum with an exponential that may overflow: that of the largest, and that of the sum over it."""
         if x.op != "fn" or x.attrs[0] not in ("log", "log1p") or any(y.op in ("sum", "peak") for y in walk(x)):
             return None
         inside = x.args[0] if x.attrs[0] == "log" else add(1, x.args[0])
-        if inside.op != "add" or not self._grows(inside, Fraction(1)):
+        if inside.op != "add" or not any(map(self._overflows, walk(inside))) or any(map(is_scaled, walk(inside))):
             return None
-        largest, scaled = self._sum(inside)
+        exponent, size, scaled = self._sum(inside, Fraction(1), False)
+        largest = add(exponent, size)
         if ONE not in inside.args:
             return add(largest, fn("log", scaled))
         less = mul(-1, largest)
         return add(largest, fn("log1p", add(scaled, mul(-1, fn("exp", less)), fn("expm1", less))))
 
-    def _grows(self, base: Node, n: Fraction) -> bool:
-        """May a power of it, or a term below it, overflow as exponentials do?"""
-        if base.op == "add":
-            return any(self._exponents(t) for t in base.args)
-        exponent = _exponent(base)
-        return exponent is not None and self.ranges(mul(n, exponent)).high == inf
+    def _overflows(self, x: Node) -> bool:
+        """Is it an exponential that may overflow?"""
+        return x.op == "fn" and x.attrs[0] == "exp" and self.growths(x).up == inf
 
-    def _vanishes(self, base: Node, n: Fraction) -> bool:
-        """May a power of it, or of its slope, be 0 in floats, as that of an exponential or of a sum of them is?"""
-        if base.op == "add":
-            return (n < 0 or n.denominator > 1) and self._grows(base, n)
-        log = _logarithm(base)
-        return log is not None and self.ranges(mul(n, log)).low == -inf
+    def _growth(self, f: Factor) -> Growth:
+        return self.growths(f[0]).raised(float(f[1]))
 
-    def _exponents(self, term: Node) -> bool:
-        """Has a term of a sum an exponential that may overflow?"""
-        return any(self._grows(*f) for f in _powers(term))
+    def _is_endless(self, f: Factor) -> bool:
+        """Is it of a sum, or a maximum, with an exponential that may overflow?"""
+        return f[0].op in ("add", "max") and self.growths(f[0]).up == inf
 
-    def _parts(self, factors: Iterable[tuple[Node, Fraction]]) -> Parts:
-        exponents: list[Node] = []
-        rest = []
+    def _alone(self, f: Factor) -> bool:
+        """Is it of a sum below a line, or in a root, so that its slope is a product of what overflows and what vanishes?"""
+        base, n = f
+        below = base.op in ("add", "max") and (n < 0 or n.denominator > 1)
+        return below and max(self._growth(f).up, self._growth(f).down) >= OVERFLOWS
+
+    def _touched(self, factors: list[Factor], growths: list[Growth]) -> set[int]:
+        """The factors of which one may overflow while another vanishes, both as one input gets large, or exponentials as several
+        do; and all that is made of these inputs."""
+        names = [leaf_names(base) for base, _ in factors]
+        found = {n for n, f in enumerate(factors) if self._alone(f)}
+        for n, vanishing in enumerate(growths):
+            others = [m for m in range(len(factors)) if m != n and growths[m].up]
+            same = [m for m in others if names[m] & names[n]]
+            if vanishing.down and sum(growths[m].up for m in same) >= OVERFLOWS:
+                found |= {n, *same}
+            if vanishing.down == inf and not _is_softplus(factors[n][0]):
+                found |= {k for m in others if growths[m].up == inf for k in (m, n)}
+        made_of = frozenset().union(*(names[n] for n in found))
+        logarithms = {
+            n for n, (y, _) in enumerate(factors) if found and _logarithm(y) is not None and not _is_softplus(y)
+        }
+        changing = {n for n, g in enumerate(growths) if (g.up or g.down) and names[n] & made_of}
+        return found | logarithms | changing
+
+    def _parts(self, factors: Iterable[Factor], far: bool) -> Parts:
+        """far: powers that are no exponentials overflow as well."""
+        parts = Parts()
         for base, n in factors:
-            log = _logarithm(base)
+            log, growth = _logarithm(base), self.growths(base)
             if log is not None:
-                exponents.append(mul(n, self._inside(log)))
-            elif base.op == "add" and self._grows(base, n):
-                largest, scaled = self._sum(base)
-                exponents.append(mul(n, largest))
-                rest.append(power(scaled, n))
+                parts.take(n, self._inside(log), ZERO, ONE)
+            elif base.op in ("add", "max") and (inf in (growth.up, growth.down) or (far and growth.up)):
+                parts.take(n, *self._sum(base, n, far))
+            elif _is_softplus(base) and growth.down:
+                y = self._inside(base.args[0])
+                parts.take(n, minimum(0, y), *self._sized(fn(OVER_EXP, y), far, True))
             else:
-                rest.append(power(self._inside(base), n))
-        return tuple(exponents), mul(*rest)
+                positive = self.growths.ranges(base).nonnegative
+                parts.take(n, ZERO, *self._sized(self._inside(base), far and growth.up > 0, positive))
+        return parts
+
+    def _sized(self, x: Node, far: bool, positive: bool) -> tuple[Node, Node]:
+        """The logarithm of a size, and x over that."""
+        if not far:
+            return ZERO, x
+        size = fn(HELD, maximum(1, x if positive else fn("abs", x)))
+        return fn("log", size), fn(APART, mul(x, power(size, -1)))
 
     def _inside(self, x: Node) -> Node:
         """What stands for x, of which what is inside is known."""
@@ -89,27 +163,42 @@ class Shifted:
             return self.whole[x]
         return rebuild(x, map(self._inside, x.args)) if x.args else x
 
-    def _sum(self, x: Node) -> tuple[Node, Node]:
-        """The logarithm of the largest exponential of a sum, and the sum over that."""
+    def _sum(self, x: Node, n: Fraction, far: bool) -> tuple[Node, Node, Node]:
+        """The largest exponent of a sum, or of a maximum, the logarithm of the largest size, and the sum over both."""
+        far = far or self.growths(x).degree * max(1.0, float(abs(n))) >= OVERFLOWS
+        vanishes = self.growths(x).down > 0
         found = []
-        for t in terms_of(x):
-            exponents, rest = self._parts(_powers(t)) if self._exponents(t) else ((), self._inside(t))
-            found.append((add(*exponents), rest))
-        largest = fn(HELD, maximum(*(y for y, _ in found)))
-        return largest, add(*(mul(rest, fn("exp", add(y, mul(-1, largest)))) for y, rest in found))
+        for t in terms_of(x) if x.op == "add" else x.args:
+            growth = self.growths(t)
+            apart = growth.up == inf or (far and growth.up) or (vanishes and growth.down)
+            found.append(self._parts(_powers(t), far) if apart else Parts(rest=[self._inside(t)]))
+        largest = fn(HELD, maximum(*(add(*t.exponents) for t in found)))
+        left = [t.exponent(largest) for t in found]
+        size = ZERO
+        if any(add(*t.sizes) is not ZERO for t in found):
+            size = fn(HELD, maximum(*left))
+        scaled = [mul(*t.rest, fn("exp", add(y, mul(-1, size)))) for t, y in zip(found, left, strict=True)]
+        return largest, size, add(*scaled) if x.op == "add" else maximum(*scaled)
 
 
-def _powers(x: Node) -> list[tuple[Node, Fraction]]:
+def _powers(x: Node) -> list[Factor]:
     """What a product is of powers of, and which these are."""
-    return [(f.args[0], f.attrs[0]) if f.op == "pow" else (f, Fraction(1)) for f in factors_of(x)]
+    out = []
+    for f in factors_of(x):
+        base, n = (f.args[0], f.attrs[0]) if f.op == "pow" else (f, Fraction(1))
+        if base.op == "mul" and n.denominator == 1:
+            out += [(y, n * m) for y, m in _powers(base)]
+        else:
+            out.append((base, n))
+    return out
 
 
-def _exponent(x: Node) -> Node | None:
-    return x.args[0] if x.op == "fn" and x.attrs[0] == "exp" else None
+def _is_softplus(x: Node) -> bool:
+    return x.op == "fn" and x.attrs[0] == "softplus"
 
 
 def _logarithm(x: Node) -> Node | None:
     """Of an exponential, or of a sigmoid."""
     if x.op == "fn" and x.attrs[0] == "sigmoid":
         return fn("logsigmoid", x.args[0])
-    return _exponent(x)
+    return x.args[0] if x.op == "fn" and x.attrs[0] == "exp" else None

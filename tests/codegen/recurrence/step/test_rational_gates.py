@@ -6,9 +6,15 @@ import json
 
 import pytest
 from shared.forked import TESTS, script
-from shared.rational_gates import GAINS, GATES, off
+from shared.rational_gates import GAINS, GATES, MIXED, off
 
-INTERPRETED = ["g^3 / (1 + |g|^3)", "log(1 + g^2)", "(1 + g / (1 + |g|)) / 2"]
+INTERPRETED = [
+    "g^3 / (1 + |g|^3)",
+    "log(1 + g^2)",
+    "(1 + g / (1 + |g|)) / 2",
+    "g^4 sigmoid(-|g|)",
+    "softplus / (softplus + exp(2 g))",
+]
 
 
 SOME = dict(list(GATES.items())[::4])
@@ -18,6 +24,8 @@ CASES = {
     "gains of vectors": ("vectors", GAINS),
     "matrices": ("matrices", SOME),
     "gains that are written": ("writes", GAINS),
+    "powers beside exponentials": ("writes", MIXED),
+    "matrices of these": pytest.param("matrices", MIXED, marks=LONG),
     "all matrices": pytest.param("matrices", GATES, marks=LONG),
     "gains of matrices": pytest.param("matrices", GAINS, marks=LONG),
     "all that are written": pytest.param("writes", GATES, marks=LONG),
