@@ -47,7 +47,8 @@ def scaled_quotients(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     made: dict[Node, Node] = {}
     whole: dict[Node, Node] = {}
     computed = set(walk(*step.updates.values(), *step.outputs.values()))
-    shifted = Shifted(ranges, whole)
+    sums = (x.args[0] for x in walk(*computed, *step.names, *step.origins) if x.op in ("sum", "peak"))
+    shifted = Shifted(ranges, whole, set(walk(*sums)))
     for x in walk(*computed, *step.names, *step.origins):
         if leaf_names(x) & states and x.op == "mul":  # its own factors that depend on no state
             own = mul(*(a for a in x.args if not leaf_names(a) & states))

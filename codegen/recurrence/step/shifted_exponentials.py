@@ -10,7 +10,7 @@ slope. The gate `decays` compares each with what it takes the place of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
@@ -62,10 +62,11 @@ class Parts:
 
 
 class Shifted:
-    """Rewrites products. `whole`: what stands for what lies inside them."""
+    """Rewrites products. `whole`: what stands for what lies inside them. `summed`: what sums over an axis are of, as norms are,
+    where nothing but exponentials counts as overflowing."""
 
-    def __init__(self, ranges: Ranges, whole: Mapping[Node, Node]) -> None:
-        self.growths, self.whole = Growths(ranges), whole
+    def __init__(self, ranges: Ranges, whole: Mapping[Node, Node], summed: Container[Node] = ()) -> None:
+        self.growths, self.whole, self.summed = Growths(ranges), whole, summed
 
     def __call__(self, x: Node, exponential: bool = True) -> Node | None:
         """The product as one exponential times what doesn't overflow with it; None where nothing overflows that may have a
@@ -75,6 +76,8 @@ class Shifted:
         factors = _powers(x)
         growths = [self._growth(f) for f in factors]
         endless = any(inf in (g.up, g.down) or self._is_endless(f) for f, g in zip(factors, growths, strict=True))
+        if x in self.summed and not any(map(self._overflows, walk(x))):
+            return None
         touched = self._touched(factors, growths) if endless or not exponential else set()
         if not touched:
             return None

@@ -8,6 +8,10 @@ import pytest
 from shared.forked import TESTS, script
 from shared.rational_gates import GAINS, GATES, MIXED, off
 
+from chunkform.codegen.recurrence.step.lower import lower
+from chunkform.codegen.recurrence.step.scaled_quotients import scaled_quotients
+from chunkform.spec.language import Recurrence, hadamard, normalize, silu
+
 INTERPRETED = [
     "g^3 / (1 + |g|^3)",
     "log(1 + g^2)",
@@ -43,3 +47,15 @@ def test_kernels_have_them_as_well():
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_norms_stay_as_they_are():
+    """A gated key over its norm: its squares are summed as they are written."""
+    r = Recurrence("normalised")
+    d = r.dims("d")
+    k, g = r.inputs("k g", d)
+    S = r.state("S", d, d)
+    r.update(S, S.prev / 2 + normalize(hadamard(k, silu(g))) * k.T)
+    r.output("o", S.next * k)
+    step = lower(r)
+    assert scaled_quotients(step) == (step, {})
