@@ -15,11 +15,12 @@ import mpmath
 import torch
 
 import chunkform
-from chunkform.spec.language import Max, Recurrence, absolute, apply, diag, exp, log, sigmoid, softplus, sqrt
+from chunkform.spec.language import Max, Recurrence, absolute, apply, diag, exp, log, sigmoid, softplus, sqrt, tanh
 
 DIGITS = 150
 NEAR, LEAST = 3e-5, 5e-38  # relative, and beside that: below it are the numbers that float32 rounds
-FAR = [(s * x,) for x in (1e-30, 1e-12, 1e-6, 1e-3, 0.5, 3, 20, 1e3, 1e5, 1e7, 1e10, 1e13, 1e20, 1e30) for s in (1, -1)]
+SIZES = (1e-30, 1e-12, 1e-6, 1e-3, 0.5, 3, 20, 1e3, 1e5, 1e7, 1e10, 1e13, 1e20, 1e30)
+FAR = [(0.0,), *((s * x,) for x in SIZES for s in (1, -1))]
 PAIRS = list(
     product((-60, -30, -15, -5, 0.5, 5, 15, 30, 60), repeat=2)
 )  # whose exponentials have floats, and their squares none
@@ -53,6 +54,14 @@ GATES: dict[str, Gate] = {
     "(1 + g / (1 + |g|)) / 2": (lambda g: (1 + g / (1 + absolute(g))) / 2, lambda g: (1 + g / (1 + abs(g))) / 2),
     "(1 + g / sqrt(1 + g^2)) / 2": (lambda g: (1 + g / sqrt(1 + g**2)) / 2, lambda g: (1 + g / m.sqrt(1 + g**2)) / 2),
     "1 - |g| / (1 + |g|)": (lambda g: 1 - absolute(g) / (1 + absolute(g)), lambda g: 1 / (1 + abs(g))),
+    "g sqrt(1 + g^2) / (2 + g^4)": (
+        lambda g: g * sqrt(1 + g**2) / (2 + g**4),
+        lambda g: g * m.sqrt(1 + g**2) / (2 + g**4),
+    ),
+    "(1 + g)^2 / ((1 + g^2)^2 (2 + g^4))": (
+        lambda g: (1 + g) ** 2 / ((1 + g**2) ** 2 * (2 + g**4)),
+        lambda g: (1 + g) ** 2 / ((1 + g**2) ** 2 * (2 + g**4)),
+    ),
     "log(1 + g^2)": (lambda g: log(1 + g**2), lambda g: m.log(1 + g**2)),
     "log(1 + |g|)": (lambda g: log(1 + absolute(g)), lambda g: m.log(1 + abs(g))),
     "l / (1 + l), l = log(1 + g^4)": (
@@ -99,6 +108,30 @@ MIXED: dict[str, Gate] = {  # powers beside exponentials, one of which overflows
     "1 / max(1, g^4 sigmoid)": (
         lambda g: 1 / Max(1, g**4 * sigmoid(g)),
         lambda g: 1 / max(1, g**4 * _sigmoid(g)),
+    ),
+    "1 / (2 + max(1, g)^2 sigmoid(-g))": (
+        lambda g: 1 / (2 + Max(1, g) ** 2 * sigmoid(-g)),
+        lambda g: 1 / (2 + max(1, g) ** 2 * _sigmoid(-g)),
+    ),
+    "max(1, g)^2 sigmoid(-|g|)": (
+        lambda g: Max(1, g) ** 2 * sigmoid(-absolute(g)),
+        lambda g: max(1, g) ** 2 * _sigmoid(-abs(g)),
+    ),
+    "exp(-exp(g) softplus(g))": (
+        lambda g: exp(-exp(g) * softplus(g)),
+        lambda g: m.exp(-min(m.exp(min(g, 100)) * _softplus(g), 10**6)),
+    ),
+    "g^4 sqrt(sigmoid(g) sigmoid(-g))": (
+        lambda g: g**4 * sqrt(sigmoid(g) * sigmoid(-g)),
+        lambda g: g**4 * m.sqrt(_sigmoid(g) * _sigmoid(-g)),
+    ),
+    "g^2 tanh(g)^2 exp(-|g|)": (
+        lambda g: g**2 * tanh(g) ** 2 * exp(-absolute(g)),
+        lambda g: g**2 * m.tanh(g) ** 2 * m.exp(-abs(g)),
+    ),
+    "g^6 sigmoid(g)^3 sigmoid(-g)^2": (
+        lambda g: g**6 * sigmoid(g) ** 3 * sigmoid(-g) ** 2,
+        lambda g: g**6 * _sigmoid(g) ** 3 * _sigmoid(-g) ** 2,
     ),
     "sqrt(1 + g^2 exp) / (1 + exp)": (
         lambda g: sqrt(1 + g**2 * exp(g)) / (1 + exp(g)),
@@ -181,7 +214,7 @@ def off(place: str, gates: dict[str, Gate], backend: str | None = None) -> list[
 def _slopes(f: Callable[..., Any], at: list[Any]) -> list[Any]:
     out = []
     for i, x in enumerate(at):
-        step = abs(x) * m.mpf(10) ** -60
+        step = (abs(x) or 1) * m.mpf(10) ** -60
         up, down = ([*at[:i], x + s * step, *at[i + 1 :]] for s in (1, -1))
         out.append((f(*up) - f(*down)) / (2 * step))
     return out

@@ -47,8 +47,8 @@ def scaled_quotients(step: StepProgram) -> tuple[StepProgram, dict[Node, Node]]:
     made: dict[Node, Node] = {}
     whole: dict[Node, Node] = {}
     computed = set(walk(*step.updates.values(), *step.outputs.values()))
-    sums = (x.args[0] for x in walk(*computed, *step.names, *step.origins) if x.op in ("sum", "peak"))
-    shifted = Shifted(ranges, whole, set(walk(*sums)))
+    roots = (x for x in walk(*computed, *step.names, *step.origins) if x.op == "pow" and x.attrs[0].denominator > 1)
+    shifted = Shifted(ranges, whole, set(walk(*(x for x in walk(*roots) if x.op == "sum"))))
     for x in walk(*computed, *step.names, *step.origins):
         if leaf_names(x) & states and x.op == "mul":  # its own factors that depend on no state
             own = mul(*(a for a in x.args if not leaf_names(a) & states))
@@ -80,8 +80,8 @@ def _found(x: Node, shifted: Shifted, ranges: Ranges) -> Node | None:
 
 def _scaled(x: Node, ranges: Ranges) -> Node | None:
     if x.op in ("mul", "pow"):
-        for f in factors_of(x):
-            n = f.attrs[0] if f.op == "pow" else Fraction(0)
+        powers = [(f.attrs[0], f) for f in factors_of(x) if f.op == "pow"]
+        for n, f in sorted(powers, key=lambda p: p[0] > 0):  # roots last: what they are over scales them
             if n < 0 or n.denominator != 1:
                 below = _Sum.of(f.args[0], ranges)
                 if below is not None and below.overflows(n):
@@ -140,7 +140,7 @@ class _Sum:
         made = []
         for f in above:
             found = self._over_scale(f)
-            if found is None or n > 0:
+            if found is None or (n > 0 and found[0] >= 0):
                 made.append(f)
             else:
                 left -= found[0]
@@ -174,6 +174,11 @@ class _Sum:
         """(n, f / s^n): of a factor above, which is made of the same quantities."""
         if f.op == "const":
             return None
+        if f.op == "pow" and f.args[0].op == "add" and len({*map(_signless, self.quantities)}) == 1:
+            base, n = f.args[0], f.attrs[0]
+            is_whole = n > 0 and n.denominator == 1
+            found = self._over_scale(base) if is_whole or all(self.ranges(t).nonnegative for t in base.args) else None
+            return None if found is None else (found[0] * n, power(found[1], n))
         terms = _terms(f, self.ranges)
         if terms is None or not all(self._known(q) for _, p in terms for q in p):
             return None
@@ -185,8 +190,11 @@ class _Sum:
         return Fraction(n), add(*above)
 
     def _known(self, q: Node) -> bool:
-        other = q.args[0] if q.op == "fn" and q.attrs[0] == "abs" else fn("abs", q)
-        return q in self.quantities or other in self.quantities
+        return _signless(q) in map(_signless, self.quantities)
+
+
+def _signless(q: Node) -> Node:
+    return q.args[0] if q.op == "fn" and q.attrs[0] == "abs" else q
 
 
 def _terms(x: Node, ranges: Ranges) -> list[tuple[Node, Powers]] | None:

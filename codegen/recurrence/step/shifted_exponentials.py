@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import permutations
 from math import inf
 
 from ...ir.expr import (
@@ -24,7 +25,6 @@ from ...ir.expr import (
     fn,
     leaf_names,
     maximum,
-    minimum,
     mul,
     power,
     rebuild,
@@ -62,21 +62,21 @@ class Parts:
 
 
 class Shifted:
-    """Rewrites products. `whole`: what stands for what lies inside them. `summed`: what sums over an axis are of, as norms are,
-    where nothing but exponentials counts as overflowing."""
+    """Rewrites products. `whole`: what stands for what lies inside them. `normed`: what is inside norms, where nothing but
+    exponentials counts as overflowing."""
 
-    def __init__(self, ranges: Ranges, whole: Mapping[Node, Node], summed: Container[Node] = ()) -> None:
-        self.growths, self.whole, self.summed = Growths(ranges), whole, summed
+    def __init__(self, ranges: Ranges, whole: Mapping[Node, Node], normed: Container[Node] = ()) -> None:
+        self.growths, self.whole, self.normed = Growths(ranges), whole, normed
 
     def __call__(self, x: Node, exponential: bool = True) -> Node | None:
         """The product as one exponential times what doesn't overflow with it; None where nothing overflows that may have a
         finite product, or where that isn't an exponential."""
         if x.op not in ("mul", "pow") or any(y.op in ("sum", "peak") for y in walk(x)):
             return None
-        factors = _powers(x)
+        factors = _powers(x, self.growths.ranges)
         growths = [self._growth(f) for f in factors]
         endless = any(inf in (g.up, g.down) or self._is_endless(f) for f, g in zip(factors, growths, strict=True))
-        if x in self.summed and not any(map(self._overflows, walk(x))):
+        if not any(map(self._overflows, walk(x))) and (x in self.normed or any(map(self._inside_overflows, walk(x)))):
             return None
         touched = self._touched(factors, growths) if endless or not exponential else set()
         if not touched:
@@ -104,12 +104,21 @@ class Shifted:
         """Is it an exponential that may overflow?"""
         return x.op == "fn" and x.attrs[0] == "exp" and self.growths(x).up == inf
 
+    def _inside_overflows(self, x: Node) -> bool:
+        """Is it a function of a power that overflows, so that nothing is known of its size?"""
+        return x.op == "fn" and OVERFLOWS <= self.growths(x).up < inf
+
     def _growth(self, f: Factor) -> Growth:
         return self.growths(f[0]).raised(float(f[1]))
 
     def _is_endless(self, f: Factor) -> bool:
-        """Is it of a sum, or a maximum, with an exponential that may overflow?"""
-        return f[0].op in ("add", "max") and self.growths(f[0]).up == inf
+        """Is it of a sum, or a maximum, with an exponential that may overflow, or a term that vanishes while it may overflow?"""
+        return f[0].op in ("add", "max") and (self.growths(f[0]).up == inf or any(map(self._is_mixed, f[0].args)))
+
+    def _is_mixed(self, x: Node) -> bool:
+        """Does one factor grow while another one vanishes?"""
+        found = [self._growth(f) for f in _powers(x, self.growths.ranges)]
+        return any(a.down == inf and b.up for a, b in permutations(found, 2))
 
     def _alone(self, f: Factor) -> bool:
         """Is it of a sum below a line, or in a root, so that its slope is a product of what overflows and what vanishes?"""
@@ -141,17 +150,26 @@ class Shifted:
         parts = Parts()
         for base, n in factors:
             log, growth = _logarithm(base), self.growths(base)
+            sized = far and 0 < growth.up < OVERFLOWS  # what has no float itself has no size
             if log is not None:
                 parts.take(n, self._inside(log), ZERO, ONE)
-            elif base.op in ("add", "max") and (inf in (growth.up, growth.down) or (far and growth.up)):
+            elif self._divides(base) and (inf in (growth.up, growth.down) or (far and growth.up)):
                 parts.take(n, *self._sum(base, n, far))
             elif _is_softplus(base) and growth.down:
                 y = self._inside(base.args[0])
-                parts.take(n, minimum(0, y), *self._sized(fn(OVER_EXP, y), far, True))
+                least = mul(-1, fn("relu", mul(-1, y)))  # its slope at 0 is 0, as that of OVER_EXP is without it
+                parts.take(n, least, *self._sized(fn(OVER_EXP, y), sized, True))
             else:
                 positive = self.growths.ranges(base).nonnegative
-                parts.take(n, ZERO, *self._sized(self._inside(base), far and growth.up > 0, positive))
+                parts.take(n, ZERO, *self._sized(self._inside(base), sized, positive))
         return parts
+
+    def _divides(self, x: Node) -> bool:
+        """Is its size that of the largest of its terms? In a maximum, what may be below 0 counts only where it is above."""
+        if x.op != "max":
+            return x.op == "add"
+        below = [a for a in x.args if not self.growths.ranges(a).nonnegative]
+        return len(below) < len(x.args) and all(self.growths(a).up < OVERFLOWS for a in below)
 
     def _sized(self, x: Node, far: bool, positive: bool) -> tuple[Node, Node]:
         """The logarithm of a size, and x over that."""
@@ -169,12 +187,7 @@ class Shifted:
     def _sum(self, x: Node, n: Fraction, far: bool) -> tuple[Node, Node, Node]:
         """The largest exponent of a sum, or of a maximum, the logarithm of the largest size, and the sum over both."""
         far = far or self.growths(x).degree * max(1.0, float(abs(n))) >= OVERFLOWS
-        vanishes = self.growths(x).down > 0
-        found = []
-        for t in terms_of(x) if x.op == "add" else x.args:
-            growth = self.growths(t)
-            apart = growth.up == inf or (far and growth.up) or (vanishes and growth.down)
-            found.append(self._parts(_powers(t), far) if apart else Parts(rest=[self._inside(t)]))
+        found = [self._term(t, x, far) for t in (terms_of(x) if x.op == "add" else x.args)]
         largest = fn(HELD, maximum(*(add(*t.exponents) for t in found)))
         left = [t.exponent(largest) for t in found]
         size = ZERO
@@ -183,14 +196,25 @@ class Shifted:
         scaled = [mul(*t.rest, fn("exp", add(y, mul(-1, size)))) for t, y in zip(found, left, strict=True)]
         return largest, size, add(*scaled) if x.op == "add" else maximum(*scaled)
 
+    def _term(self, t: Node, whole: Node, far: bool) -> Parts:
+        """The parts of a term of a sum, or of a maximum, in which what is below 0 has no size."""
+        growth, parts = self.growths(t), Parts()
+        if whole.op == "max" and not self.growths.ranges(t).nonnegative:
+            parts.take(Fraction(1), ZERO, *self._sized(self._inside(t), far and growth.up > 0, True))
+        elif growth.up == inf or (far and growth.up) or (growth.down and self.growths(whole).down):
+            return self._parts(_powers(t, self.growths.ranges), far)
+        else:
+            parts.rest.append(self._inside(t))
+        return parts
 
-def _powers(x: Node) -> list[Factor]:
-    """What a product is of powers of, and which these are."""
+
+def _powers(x: Node, ranges: Ranges) -> list[Factor]:
+    """What a product is of powers of, and which these are. The root of a product is one of roots, where no factor is ever 0."""
     out = []
     for f in factors_of(x):
         base, n = (f.args[0], f.attrs[0]) if f.op == "pow" else (f, Fraction(1))
-        if base.op == "mul" and n.denominator == 1:
-            out += [(y, n * m) for y, m in _powers(base)]
+        if base.op == "mul" and (n.denominator == 1 or all(ranges(y).positive for y in base.args)):
+            out += [(y, n * m) for y, m in _powers(base, ranges)]
         else:
             out.append((base, n))
     return out
