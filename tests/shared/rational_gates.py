@@ -20,7 +20,7 @@ from chunkform.spec.language import Max, Recurrence, absolute, apply, diag, exp,
 DIGITS = 150
 NEAR, LEAST = 3e-5, 5e-38  # relative, and beside that: below it are the numbers that float32 rounds
 SIZES = (1e-30, 1e-12, 1e-6, 1e-3, 0.5, 3, 20, 1e3, 1e5, 1e7, 1e10, 1e13, 1e20, 1e30)
-FAR = [(0.0,), *((s * x,) for x in SIZES for s in (1, -1))]
+FAR = [(s * x,) for x in SIZES for s in (1, -1)]
 PAIRS = list(
     product((-60, -30, -15, -5, 0.5, 5, 15, 30, 60), repeat=2)
 )  # whose exponentials have floats, and their squares none
@@ -182,7 +182,7 @@ def spec(place: str, gates: dict[str, Gate], count: int) -> Recurrence:
 
 def off(place: str, gates: dict[str, Gate], backend: str | None = None) -> list[str]:
     """What isn't as it should be, at a step whose gates are far out; what is decayed is written one step before."""
-    points = PAIRS if gates.keys() <= GAINS.keys() else FAR
+    points = PAIRS if gates.keys() <= GAINS.keys() else [(0.0,), *FAR] if gates.keys() <= MIXED.keys() else FAR
     count, size = len(points[0]), len(points)
     op = chunkform.compile(spec(place, gates, count))
     k = torch.zeros(size, 2, 1, 1)
