@@ -113,7 +113,9 @@ class Shifted:
 
     def _is_endless(self, f: Factor) -> bool:
         """Is it of a sum, or a maximum, with an exponential that may overflow, or a term that vanishes while it may overflow?"""
-        return f[0].op in ("add", "max") and (self.growths(f[0]).up == inf or any(map(self._grows_and_vanishes, f[0].args)))
+        return f[0].op in ("add", "max") and (
+            self.growths(f[0]).up == inf or any(map(self._grows_and_vanishes, f[0].args))
+        )
 
     def _grows_and_vanishes(self, x: Node) -> bool:
         """Does one factor grow while another one vanishes?"""
