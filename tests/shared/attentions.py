@@ -1,9 +1,12 @@
 """Attentions beyond the catalogue, each for something that the catalogue doesn't have."""
 
+import functools
 from collections.abc import Callable
 
 from sympy import Max, Min, Rational
 
+from chunkform.codegen.attention.compiled import CompiledAttention
+from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.spec.language import (
     Attention,
     absolute,
@@ -202,5 +205,12 @@ MORE: list[Callable[[], Attention]] = [
 ]
 
 
-def everything():
-    return [*(find(n)[0] for n in CATALOGUE), *(make() for make in MORE)]
+@functools.cache
+def everything() -> tuple[Attention, ...]:
+    return (*(find(n)[0] for n in CATALOGUE), *(make() for make in MORE))
+
+
+@functools.cache
+def compiled(name: str) -> CompiledAttention:
+    """One of them, compiled: the same to all who ask in a process."""
+    return compile_attention(next(a for a in everything() if a.name == name))

@@ -18,6 +18,9 @@ import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
+from . import fast_scans  # noqa: F401
+from .fast_operators import operator
+
 _patched_now, _np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
 _block_type, _tensor, _equal_now = tl.core.block_type.__init__, tl.core.tensor.__init__, tl.core.dtype.__eq__
 _cast_now, _broadcast_now = TritonSemantic.cast, TritonSemantic.broadcast_impl_value
@@ -199,13 +202,13 @@ def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> N
     def operation(*args: Any, _semantic: Any = None, **more: Any) -> Any:
         return plain(*args, _semantic=semantic, **more)
 
-    scope.set_attr(obj, name, operation)
+    scope.set_attr(obj, name, operator(name, operation) if obj is tl.core.tensor else operation)
 
 
 @functools.cache
 def _functions(file: str, changed: int) -> dict[tuple[str, int], ast.FunctionDef]:
-    """The functions of a file by their names and first lines, which those of decorators are."""
-    found = [x for x in ast.walk(ast.parse(Path(file).read_text())) if isinstance(x, ast.FunctionDef)]
+    """The functions at a file's margin by their names and first lines, which those of decorators are."""
+    found = [x for x in ast.parse(Path(file).read_text()).body if isinstance(x, ast.FunctionDef)]
     return {(x.name, min([x.lineno, *(d.lineno for d in x.decorator_list)])): x for x in found}
 
 

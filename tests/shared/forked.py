@@ -167,9 +167,10 @@ def ready() -> None:
     interpreter does with each before it runs."""
     from triton.runtime.interpreter import InterpretedFunction
 
-    from shared import triton_errors
+    from shared import printed, triton_errors
 
     triton_errors.load_specs()
+    printed.remember()
     for name, module in list(sys.modules.items()):
         if name.startswith(("chunkform.runtime", "triton.language")):
             for x in list(vars(module).values()):

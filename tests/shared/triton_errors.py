@@ -22,6 +22,7 @@ from chunkform.codegen.recurrence.triton import IMPORTS, CannotPrint, triton_sou
 from chunkform.runtime.launch.varlen import Packed
 
 from .heads import FEW
+from .printed import kept
 from .spec_files import SPECS as EXTRA
 from .spec_files import catalogue, compiled_once, read_all
 
@@ -77,7 +78,7 @@ def module(name: str) -> Any:
     lines = ["import torch", "import triton", "import triton.language as tl"]
     lines += [f"from {m} import {', '.join(names.split())}" for m, names in IMPORTS.items()]
     path = Path(tempfile.mkdtemp()) / f"{name}.py"
-    path.write_text("\n".join(lines) + "\n\n\n" + triton_source(compiled(name)))
+    path.write_text("\n".join(lines) + "\n\n\n" + kept(compiled(name), triton_source))
     spec = importlib.util.spec_from_file_location(f"chunkform_test_{name}", path)
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)

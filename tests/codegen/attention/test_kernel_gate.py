@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from shared.attentions import everything
+from shared.attentions import compiled
 
 from chunkform.codegen.attention.features_kernel import features_kernel, made_by_kernels
 from chunkform.codegen.attention.kernel_gate import gate_features, gate_pairs
@@ -12,7 +12,6 @@ from chunkform.codegen.attention.kernels_text import kernels
 from chunkform.codegen.attention.normalisers import normalisers
 from chunkform.codegen.attention.pair_memory import Derivation
 from chunkform.codegen.attention.pairs import pairs_of, scaled_score
-from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.attention.tile_functions import (
     derivatives_of,
     energy_functions,
@@ -24,13 +23,11 @@ from chunkform.codegen.ir.code_parts import rebuilt
 from chunkform.codegen.ir.kernel_ir import For, If, Let, Store, changed, statements
 from chunkform.errors import GateError
 
-KNOWN = {a.name: a for a in everything()}
-
 
 @cache
 def made(name):
     """(derivation, what kernels have in common, functions of tiles, kernels)."""
-    c = compile_attention(KNOWN[name])
+    c = compiled(name)
     derivatives, rule = derivatives_of(c.split, c.derivatives), normalisers(c.lowered.query)[c.spec.normaliser]
     scaled = scaled_score(c.split, derivatives) if rule.name == "softmax" else None
     p = pairs_of(c.split, c.outputs, derivatives, rule, scaled, c.moved is not None)
@@ -138,7 +135,7 @@ def test_a_corrupted_function_of_the_tile_is_refused(function):
 
 @pytest.mark.parametrize("name", ["kattention_f6", "rbf", "forgetting"])
 def test_a_corrupted_kernel_of_features_is_refused(name):
-    c = compile_attention(KNOWN[name])
+    c = compiled(name)
     for m in made_by_kernels(c.lowered, c.features):
         k = features_kernel(m)
         gate_features(m, k)

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from shared.attentions import CATALOGUE, everything, qkv
+from shared.attentions import CATALOGUE, compiled, everything, qkv
 
 from chunkform.codegen.attention import gates, pipeline, split
 from chunkform.codegen.attention import nonnegative_squares as squares
@@ -21,13 +21,9 @@ from chunkform.runtime.attention.arguments import After
 from chunkform.spec.language import Attention, absolute, dot, exp, find, hadamard, log, norm, tanh, total
 
 
-def compiled(name):
-    return compile_attention(find(name)[0])
-
-
-@pytest.mark.parametrize("a", everything(), ids=lambda a: a.name)
-def test_every_attention_passes_its_gates(a):
-    c = compile_attention(a)
+@pytest.mark.parametrize("name", [a.name for a in everything()])
+def test_every_attention_passes_its_gates(name):
+    c = compiled(name)
     again = ["split", "gradients"] if c.moved is not None else []
     assert [g.name for g in c.gates] == ["lower", "split", "gradients", *again]
     assert all(g.error_bound < 1e-20 for g in c.gates)
@@ -85,7 +81,7 @@ def test_what_kernels_make_of_features():
         "kattention_f6": [("0j", "query1_1", "key1_1", "column1", "row")],
     }
     assert made["kattention_f5"][0].same == {"key1_1": "query1_1"}
-    more = {a.name: compile_attention(a) for a in everything()}
+    more = {a.name: compiled(a.name) for a in everything()}
     names = ("rbf", "two_blocks", "forgetting")
     sides = {n: [m.side for m in made_by_kernels(more[n].lowered, more[n].features)] for n in names}
     assert sides == {"rbf": ["0i", "0j"], "two_blocks": ["0i"], "forgetting": ["0i", "0j"]}
@@ -130,7 +126,7 @@ def test_what_is_taken_for_a_sum_of_squares_and_is_none_is_refused(monkeypatch):
 def test_the_output_that_is_a_product_of_averages_by_a_matrix():
     found = {n: product_of_averages(c.split, c.outputs) for n in CATALOGUE for c in [compiled(n)]}
     assert {n: x for n, x in found.items() if x} == {"self_attention": After("y", "V", True)}
-    c = compile_attention(next(a for a in everything() if a.name == "turned"))
+    c = compiled("turned")
     assert product_of_averages(c.split, c.outputs) == After("o", "W", False)
 
 

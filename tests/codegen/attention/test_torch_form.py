@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from shared.attentions import CATALOGUE, MORE, everything
+from shared.attentions import CATALOGUE, MORE, compiled, everything
 
 from chunkform.codegen.attention.check import Case, check_op, difference, oracle, run, sample
-from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.commands.compile import compile_module
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.runtime.attention import torch_form as attention_torch
-from chunkform.spec.language import find
 
 F64 = torch.float64
 CASES = {
@@ -44,7 +42,7 @@ def op_of(name):
 def made(name):
     """An attention of `everything`, compiled, and its op."""
     a = next(a for a in everything() if a.name == name)
-    return compile_attention(a), getattr(compile_module(a), name)
+    return compiled(name), getattr(compile_module(a), name)
 
 
 def bad(rows):
@@ -54,7 +52,7 @@ def bad(rows):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_catalogue(name, case):
-    c = compile_attention(find(name)[0])
+    c = compiled(name)
     if c.spec.nodes is not None and CASES[case].causal:
         pytest.skip("fixed queries have no positions")
     assert bad(check_op(c, op_of(name), CASES[case], "torch")) == {}
@@ -86,7 +84,7 @@ def test_further_attentions(name, case):
 @pytest.mark.parametrize("name", ["softmax_attention", "kattention_f6", "relay_nodes"])
 def test_empty_and_short_sequences(name, sizes):
     case = Case(steps=sizes[0], keys=sizes[1], width=4, dtype=F64)
-    assert bad(check_op(compile_attention(find(name)[0]), op_of(name), case, "torch")) == {}
+    assert bad(check_op(compiled(name), op_of(name), case, "torch")) == {}
 
 
 def test_rows_without_a_key_average_to_zero():
