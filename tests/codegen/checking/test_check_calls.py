@@ -208,7 +208,6 @@ def refused(planted, affected, words):
 
 
 ONE_OF_A_KIND = (
-    "long",
     "square",
     "narrow",
     "packed",

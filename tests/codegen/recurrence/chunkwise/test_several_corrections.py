@@ -32,7 +32,7 @@ def gradients(op, given: dict[str, torch.Tensor], dtype: torch.dtype) -> list[to
     return [o.detach(), *(x.grad for x in leaves.values() if x.grad is not None)]
 
 
-@pytest.mark.parametrize(("count", "decayed"), [(2, False), (2, True), (3, False)])
+@pytest.mark.parametrize(("count", "decayed"), [pytest.param(2, False, marks=pytest.mark.long), (2, True), (3, False)])
 def test_alike_keys_in_few_channels_leave_float32_its_digits(count: int, decayed: bool) -> None:
     op = chunkform.compile(corrected(count, decayed))
     torch.manual_seed(0)
