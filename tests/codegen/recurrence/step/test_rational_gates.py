@@ -21,14 +21,15 @@ INTERPRETED = [
 ]
 
 
-SOME = dict(list(GATES.items())[::4])
+SOME, SOME_MIXED = dict(list(GATES.items())[::4]), dict(list(MIXED.items())[1::3])
 LONG = pytest.mark.long
 CASES = {
     "vectors": ("vectors", GATES),
     "gains of vectors": ("vectors", GAINS),
     "matrices": ("matrices", SOME),
     "gains that are written": ("writes", GAINS),
-    "powers beside exponentials": ("writes", MIXED),
+    "powers beside exponentials": ("writes", SOME_MIXED),
+    "all powers beside exponentials": pytest.param("writes", MIXED, marks=LONG),
     "matrices of these": pytest.param("matrices", MIXED, marks=LONG),
     "all matrices": pytest.param("matrices", GATES, marks=LONG),
     "gains of matrices": pytest.param("matrices", GAINS, marks=LONG),
