@@ -33,9 +33,8 @@ from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
 from .decays import known_range
 from .growth import is_scaled
-from .shifted_exponentials import Shifted
+from .shifted_exponentials import OVERFLOWS, Shifted
 
-OVERFLOWS = 2  # the power of an input that has no float where the input has one
 TINY = const(Fraction(1, 2**120))  # what a sum is divided by at least, where all that it is of is 0 in floats
 Powers = dict[Node, int]  # of what a term is a product of
 

@@ -77,20 +77,27 @@ def gate_fused_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
 
 
+def _words(x: Fused | Swept) -> dict[str, Value]:
+    """What every schedule over chunks is launched with."""
+    return {
+        "C": x.case.chunk,
+        "T": x.steps,
+        "H": H,
+        "chunks": x.chunks,
+        "DT": "tl.float32",
+        "starts": None,
+        "segments": x.case.segments,
+        "length": x.length,
+        "WARPS": x.case.warps,
+    }
+
+
 @dataclass
 class FusedScheduled(Fused):
     """What the schedule of a fused backward is given, and what it leaves."""
 
     def run(self, s: Schedule) -> None:
-        words: dict[str, Value] = {
-            "C": self.case.chunk,
-            "T": self.steps,
-            "H": H,
-            "chunks": self.chunks,
-            "DT": "tl.float32",
-        }
-        words |= {"starts": None, "segments": self.case.segments, "length": self.length, "WARPS": self.case.warps}
-        run_schedule(s, B * self.case.segments * H, {**self.given, **words}, 2, self.random, self.programs())
+        run_schedule(s, B * self.case.segments * H, {**self.given, **_words(self)}, 2, self.random, self.programs())
 
 
 @dataclass
@@ -100,21 +107,8 @@ class Scheduled(Swept):
     blocked: ClassVar[int] = 1
 
     def run(self, s: Schedule) -> None:
-        words: dict[str, Value] = {
-            "C": self.case.chunk,
-            "T": self.steps,
-            "H": H,
-            "chunks": self.chunks,
-            "DT": "tl.float32",
-        }
-        words |= {
-            "starts": None,
-            "segments": self.case.segments,
-            "length": self.length,
-            "blocks": self.blocks,
-            "ROWS": WHOLE,
-        }
-        words |= {"TOGETHER": SEVERAL, "LEVELS": self.case.chunk.bit_length() - 1, "WARPS": self.case.warps}
+        words = _words(self) | {"blocks": self.blocks, "ROWS": WHOLE}
+        words |= {"TOGETHER": SEVERAL, "LEVELS": self.case.chunk.bit_length() - 1}
         words |= {block_name(a): TILE if a == self.k.tiled and not self.k.one_tile else WHOLE for a in self.k.axes}
         run_schedule(
             s, B * self.case.segments * H * self.tiles, {**self.given, **words}, 2, self.random, self.programs()
