@@ -43,7 +43,7 @@ def _names(c: CompiledAttention) -> frozenset[str]:
     p, s = c.lowered, c.split
     leaves = (y.attrs[1] for y in walk(p.energy, *p.averages.values(), *p.outputs.values()) if y.op == "leaf")
     parts = [*s.scores, *s.columns, *s.rows, *s.scalars, *s.values, *s.averages]
-    sides = (f"{side}{n.removeprefix('score')}" for n in s.scores for side in ("query", "key"))
+    sides = (name for score in s.numbered.values() for name in (score.query, score.key))
     names = {*leaves, *p.outputs, *parts, *sides, "E", "lse", "mass", "row"}
     return frozenset(names | {n.partition("_")[0] for n in names})
 
@@ -211,8 +211,8 @@ def gradient_formulas(c: CompiledAttention, page: Page | None = None) -> list[st
     for x, d in c.derivatives.items():
         kind, name, _ = x.attrs
         inner = by.text(_whole(d), c.lowered.query)
-        n = name.removeprefix("score")
         if kind == "score":
+            n = c.split.numbered[name].n
             key, query = (by.name(f"key{n}", "j", True), by.name(f"query{n}", "i", True))
             dquery, dkey = (by.name(f"dquery{n}", "i", True), by.name(f"dkey{n}", "j", True))
             both = [f"{dquery} = {by.total('j')} ({inner}) {key}", f"{dkey} = {by.total('i')} ({inner}) {query}"]

@@ -151,7 +151,7 @@ def _gradient_function(c: CompiledAttention, name: str, more: Sequence[str], tol
 
 def moved_sizes(c: CompiledAttention) -> tuple[str, str]:
     """The dims of the score, as it is written and with the matrix moved."""
-    own, other = (x.split.scores["score1"][0].axes[0] for x in (c, c.moved) if x is not None)
+    own, other = (next(iter(x.split.scores.values()))[0].axes[0] for x in (c, c.moved) if x is not None)
     return _dim(own), _dim(other)
 
 
@@ -198,12 +198,11 @@ def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, C
     """Blocks of a score's features joined, and everything in its shape."""
     s, r = c.split, printed.results
     out: list[tuple[str, Code]] = []
-    for name, blocks in s.scores.items():
-        n = name.removeprefix("score")
-        own = [len(part.axes) for part in blocks]
-        for side in ("query", "key"):
-            parts = [r[f"{side}{n}_{m}"] for m in range(1, len(blocks) + 1)]
-            out.append((f"{side}{n}", made_by("at.wide", _joined(parts, own))))
+    for name, score in s.numbered.items():
+        own = [len(part.axes) for part in s.scores[name]]
+        for feature in (score.query, score.key):
+            parts = [r[f"{feature}_{m}"] for m, _ in enumerate(own, 1)]
+            out.append((feature, made_by("at.wide", _joined(parts, own))))
     parts = [r[v] for v in s.values]
     out.append(("value", made_by("at.wide", _joined(parts, [len(axes) for _, axes in s.values.values()]))))
     out += [(n, made_by("at.per_position", r[n], "at.keys")) for n in s.columns]
@@ -246,18 +245,18 @@ def kept_features(c: CompiledAttention) -> dict[Node, str]:
         for side in ("query", "key"):
             node = getattr(blocks[0], side)
             if len(blocks) == 1 and len(blocks[0].axes) == 1 and is_product(node):
-                found[node] = f"{side}{name.removeprefix('score')}"
+                found[node] = getattr(c.split.numbered[name], side)
     return found
 
 
 def joined_cotangents(c: CompiledAttention) -> dict[str, Code]:
     """Where the cotangents of features are to be found that are parts of others."""
     s, found = c.split, dict[str, Code]()
-    for name, blocks in s.scores.items():
-        n = name.removeprefix("score")
-        for side in ("query", "key"):
+    for name, score in s.numbered.items():
+        blocks = s.scores[name]
+        for feature in (score.query, score.key):
             for m in range(len(blocks)):
-                found[f"{side}{n}_{m + 1}"] = _parted(f"{side}{n}", [part.axes for part in blocks], m)
+                found[f"{feature}_{m + 1}"] = _parted(feature, [part.axes for part in blocks], m)
     for m, v in enumerate(s.values):
         found[v] = _parted("value", [axes for _, axes in s.values.values()], m)
     return found

@@ -19,18 +19,21 @@ AVERAGED = "averaged"
 
 @dataclass(frozen=True)
 class Map:
-    """name -> node, with the axes in which each result is stored; and the gradient of each variable it reads."""
+    """name -> node, with the axes in which each result is stored; and the gradient of each variable it reads. `low`: the results
+    that products on tensor cores take."""
 
     results: dict[str, Node]
     axes: dict[str, tuple[str, ...]]
     gradients: dict[str, Node]
     variables: tuple[Var, ...]
+    low: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Derivative:
-    """The derivative of the tile's function by a leaf, times dE: `factor`, a number a head, times `inner`."""
+    """The derivative of the tile's function by a leaf of a `kind`, times dE: `factor`, a number a head, times `inner`."""
 
+    kind: str
     factor: Node
     inner: Node
 
@@ -40,13 +43,13 @@ def feature_map(s: Split) -> Map:
     results: dict[str, Node] = {}
     axes: dict[str, tuple[str, ...]] = {}
     i = s.lowered.query
-    for name, blocks in s.scores.items():
-        n = name.removeprefix("score")
-        for m, part in enumerate(blocks, 1):
-            results[f"query{n}_{m}"], axes[f"query{n}_{m}"] = part.query, (i, *part.axes)
-            results[f"key{n}_{m}"], axes[f"key{n}_{m}"] = part.key, (KEY, *part.axes)
+    for name, score in s.numbered.items():
+        for m, part in enumerate(s.scores[name], 1):
+            results[f"{score.query}_{m}"], axes[f"{score.query}_{m}"] = part.query, (i, *part.axes)
+            results[f"{score.key}_{m}"], axes[f"{score.key}_{m}"] = part.key, (KEY, *part.axes)
     for name, (node, own) in s.values.items():
         results[name], axes[name] = node, (KEY, *own)
+    low = frozenset(results)
     for table, own in ((s.columns, (KEY,)), (s.rows, (i,)), (s.scalars, ())):
         for name, node in table.items():
             results[name], axes[name] = node, own
@@ -54,7 +57,7 @@ def feature_map(s: Split) -> Map:
         from ..ir.expr import expand
 
         results["row"], axes["row"] = expand(s.row, (i,)), (i,)
-    return _map(s.lowered, results, axes, s.lowered.variables)
+    return _map(s.lowered, results, axes, s.lowered.variables, low)
 
 
 def output_map(s: Split) -> Map:
@@ -76,7 +79,7 @@ def output_map(s: Split) -> Map:
 def tile_derivatives(s: Split) -> dict[Node, Derivative]:
     """For each leaf of the tile's function, what is to be summed for its gradient. dE is the leaf `dE` over the pair."""
     found = elementwise_gradients(s.tile, incoming(s), s.pair)
-    return {x: _apart(merged(g)) for x, g in found.items() if g is not ZERO and not is_number(s, x)}
+    return {x: _apart(x.attrs[0], merged(g)) for x, g in found.items() if g is not ZERO and not is_number(s, x)}
 
 
 def is_number(s: Split, x: Node) -> bool:
@@ -88,13 +91,19 @@ def incoming(s: Split) -> Node:
     return leaf("gradient", "dE", s.pair)
 
 
-def _apart(g: Node) -> Derivative:
+def _apart(kind: str, g: Node) -> Derivative:
     outer = [f for f in (g.args if g.op == "mul" else (g,)) if not f.axes]
     inner = [f for f in (g.args if g.op == "mul" else (g,)) if f.axes]
-    return Derivative(mul(*outer), mul(*inner))
+    return Derivative(kind, mul(*outer), mul(*inner))
 
 
-def _map(p: Lowered, results: dict[str, Node], axes: dict[str, tuple[str, ...]], variables: tuple[Var, ...]) -> Map:
+def _map(
+    p: Lowered,
+    results: dict[str, Node],
+    axes: dict[str, tuple[str, ...]],
+    variables: tuple[Var, ...],
+    low: frozenset[str] = frozenset(),
+) -> Map:
     roots: dict[Node, list[Node]] = {}
     for name, node in results.items():
         roots.setdefault(node, []).append(leaf("cotangent", f"d{name}", axes[name]))
@@ -102,7 +111,7 @@ def _map(p: Lowered, results: dict[str, Node], axes: dict[str, tuple[str, ...]],
     read = {x.attrs[:2] for x in walk(*results.values()) if x.op == "leaf"}
     own = tuple(v for v in variables if (v.kind, v.name) in read)
     gradients = {v.name: merged(gradient_by(found, v.kind, v.name, v.axes)) for v in own if v.kind != "constant"}
-    return Map(results, dict(axes), gradients, own)
+    return Map(results, dict(axes), gradients, own, low)
 
 
 __all__ = ["AVERAGED", "KEY", "QUERY", "Derivative", "Map", "feature_map", "incoming", "output_map", "tile_derivatives"]

@@ -303,7 +303,7 @@ def _tile_cotangents(c: CompiledAttention, features: Env, env: Env, m: RandomNum
             evaluate(derivative.factor, features, m, sizes),
         )
         if kind == "score":
-            n = name.removeprefix("score")
+            n = s.numbered[name].n
             for k, part in enumerate(s.scores[name], 1):
                 q, key = (
                     _spread(evaluate(f, env, m, sizes), f.axes, (axis, *part.axes), sizes)

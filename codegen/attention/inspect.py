@@ -50,9 +50,8 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
     def wide(n: int = 1) -> Any:
         return torch.empty((batch, count, heads, min(width * n, 256)), dtype=kind, device="meta").transpose(1, 2)
 
-    for name, blocks in s.scores.items():
-        n = name.removeprefix("score")
-        features |= {f"query{n}": wide(len(blocks)), f"key{n}": wide(len(blocks))}
+    for name, score in s.numbered.items():
+        features |= {x: wide(len(s.scores[name])) for x in (score.query, score.key)}
     features["value"] = wide(len(s.values))
     rows = torch.empty((batch, heads, count), device="meta")
     features |= dict.fromkeys((*s.columns, *s.rows), rows)

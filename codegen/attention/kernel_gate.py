@@ -227,8 +227,8 @@ class _Backward(Given):
                 compare(keys.name, f"the cotangent of {x.name}", outs[x].values[b, kh], sums[x.out, b, kh])
 
     def room(self, x: Gradient, heads: int, count: int) -> Laid:
-        if x.kind == "score":
-            return self.out(x.out, heads, count, self.widths[f"D{x.n}"])
+        if x.score:
+            return self.out(x.out, heads, count, self.widths[f"D{x.score.n}"])
         laid = room(x.out, (self.case.batch, heads, count))
         self.arguments[x.out] = laid.tensor
         return laid
@@ -265,7 +265,7 @@ class _Backward(Given):
             of_pairs = np.where(sees, self.over_pairs(found.inner, env), ZERO)
             of_pairs = array(of_pairs * self.number_of(found.factor, env))
             of_pairs = of_pairs if x.side == "rows" else of_pairs.T
-            if x.kind == "score":
+            if x.score:
                 other = x.score.key if x.side == "rows" else x.score.query
                 yield x, array(of_pairs @ self.at(other, b, h, kh))
             else:

@@ -92,7 +92,7 @@ def _start(p: Pairs) -> list[Statement]:
         ones = (("ones_of_energy", 0), ("ones_of_D", 3))
         found.append(If(BESIDE, tuple(let(n, call("three_ones", first, "BN", low(p.folded.key))) for n, first in ones)))
     found.append(let("dvalue", zeros_of("BN", "BE")))
-    found += [let(x.total, zeros_of("BN", *((f"BD{x.n}",) if x.kind == "score" else ()))) for x in p.of_keys]
+    found += [let(x.total, zeros_of("BN", *((f"BD{x.score.n}",) if x.score else ()))) for x in p.of_keys]
     unseen = Name("S") - "T"
     low_row = call("tl.maximum", 0, Name("first") - unseen) // "BM" * "BM"
     seen = call("tl.maximum", 0, plus("first", "BN") - 1 - unseen)
@@ -198,12 +198,10 @@ def _gradients(p: Pairs, masked: bool, tail: bool) -> list[Statement]:
         found += own_part
     if masked and p.linear:
         found.append(let("dE", where(Name("visible"), Name("dE"), NOTHING)))
-    scores = [x for x in p.of_keys if x.kind == "score"]
-    others = [x for x in p.of_keys if x.kind != "score"]
-    for x in scores:
+    for x, score in ((x, x.score) for x in p.of_keys if x.score):
         found += _cotangent(x, derivative(p, x, "_t", masked or tail), "a number of each head, and not of the group")
-        found.append(let(x.total, call("weighted", f"d_{x.name}", f"{x.score.query}_block", x.total)))
-    for x in others:
+        found.append(let(x.total, call("weighted", f"d_{x.name}", f"{score.query}_block", x.total)))
+    for x in (x for x in p.of_keys if not x.score):
         found += _cotangent(x, call("tl.sum", derivative(p, x, "_t", masked or tail), 1))
         found.append(added(x.total, Name(f"d_{x.name}")))
     return found
@@ -217,6 +215,6 @@ def _cotangent(x: Gradient, made: Code, note: str = "") -> list[Statement]:
 
 
 def _stored(x: Gradient) -> Statement:
-    if x.kind == "score":
-        return Do(store_block(x.out, "kh", "S", f"D{x.n}", "BN", x.total))
+    if x.score:
+        return Do(store_block(x.out, "kh", "S", f"D{x.score.n}", "BN", x.total))
     return Store(plus(x.out, KEY_PLACE), Name(x.total), Name("j_ok"))

@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 
 from chunkform.spec.language import Matrix
-from chunkform.spec.language.attention import SIDES, Attention
+from chunkform.spec.language.attention import Attention, energy_gradient_name
 from chunkform.spec.language.expression import ONE as UNIT
 from chunkform.spec.language.expression import Atom
 
@@ -152,7 +152,7 @@ class _AttentionLowering(Lowering):
             case "average":
                 return leaf("average", name, axes if self.query != QUERY else (QUERY, *axes))
             case "energy gradient":
-                return self._energy_gradient(name.removeprefix("dE."), axes)
+                return self._energy_gradient(name, axes)
             case "constant":
                 return leaf("constant", name)
         return leaf("parameter", name, axes)
@@ -161,8 +161,8 @@ class _AttentionLowering(Lowering):
         """dE_ij / dx_i, each pair for itself."""
         from .gradients import pairwise_gradient
 
-        kind = "fixed" if name.endswith(SIDES["fixed"]) else "query"
-        return pairwise_gradient(self.bare_energy, (kind, name), (self.query, *axes), (self.query, KEY))
+        by = next(v for v in self.vars.values() if energy_gradient_name(v.name) == name)
+        return pairwise_gradient(self.bare_energy, (by.kind, by.name), (self.query, *axes), (self.query, KEY))
 
 
 def _dims(term: object) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ def given(p: Pairs) -> tuple[tuple[Parameter, ...], ...]:
 
 
 def outs(found: tuple[Gradient, ...]) -> tuple[tuple[Parameter, ...], ...]:
-    return tuple(tensor(x.out) if x.kind == "score" else (Parameter(x.out),) for x in found)
+    return tuple(tensor(x.out) if x.score else (Parameter(x.out),) for x in found)
 
 
 def pair_kernel(

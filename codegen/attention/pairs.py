@@ -20,27 +20,8 @@ from ..ir.kernel_ir import Body
 from .feature_maps import AVERAGED, Derivative, Map
 from .features_kernel import in_tiles
 from .normalisers import Normaliser, shifted
-from .split import Split
+from .split import Score, Split
 from .tile_functions import LOG2E, arguments, gradients_in, number_in_tile, tile_of, weight_call
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score, by its number."""
-
-    n: str
-
-    @property
-    def name(self) -> str:
-        return f"score{self.n}"
-
-    @property
-    def query(self) -> str:
-        return f"query{self.n}"
-
-    @property
-    def key(self) -> str:
-        return f"key{self.n}"
 
 
 @dataclass(frozen=True)
@@ -50,15 +31,16 @@ class Gradient:
 
     name: str
     kind: str
-    n: str
+    score: Score | None
     side: str
     factor: Code | None
     guarded: bool
 
     @property
     def _of(self) -> str:
-        feature = {"rows": "query", "keys": "key"}[self.side] if self.kind == "score" else self.kind
-        return f"d{feature}{self.n}"
+        if self.score is None:
+            return f"d{self.name}"
+        return f"d{self.score.query if self.side == 'rows' else self.score.key}"
 
     @property
     def total(self) -> str:
@@ -67,10 +49,6 @@ class Gradient:
     @property
     def out(self) -> str:
         return f"{self._of}_out"
-
-    @property
-    def score(self) -> Score:
-        return Score(self.n)
 
 
 @dataclass(frozen=True)
@@ -122,7 +100,7 @@ def pairs_of(
 ) -> Pairs:
     after = product_of_averages(s, outputs)
     return Pairs(
-        tuple(Score(n.removeprefix("score")) for n in s.scores),
+        tuple(s.numbered.values()),
         tuple(s.columns),
         tuple(s.rows),
         tuple(s.scalars),
@@ -131,8 +109,8 @@ def pairs_of(
         weight_call(rule, ""),
         weight_call(rule, "_t"),
         weight_call(shifted(rule), "_t", "shifted"),
-        tuple(_gradient(n, derivatives[n], "rows") for n in gradients_in(derivatives, "")),
-        tuple(_gradient(n, derivatives[n], "keys") for n in gradients_in(derivatives, "_t")),
+        tuple(_gradient(s, n, derivatives[n], "rows") for n in gradients_in(derivatives, "")),
+        tuple(_gradient(s, n, derivatives[n], "keys") for n in gradients_in(derivatives, "_t")),
         same,
         wild(tile_of(s)),
         None if scaled is None else number_in_tile(mul(LOG2E, *scaled.numbers)),
@@ -143,10 +121,9 @@ def pairs_of(
     )
 
 
-def _gradient(name: str, found: Derivative, side: str) -> Gradient:
-    kind = name.rstrip("0123456789")
+def _gradient(s: Split, name: str, found: Derivative, side: str) -> Gradient:
     factor = None if found.factor is ONE else number_in_tile(found.factor)
-    return Gradient(name, kind, name.removeprefix(kind), side, factor, wild(found.inner))
+    return Gradient(name, found.kind, s.numbered.get(name), side, factor, wild(found.inner))
 
 
 KINDS = (AVERAGED, "parameter")  # of what `After` is the product of

@@ -21,8 +21,6 @@ from .feature_maps import AVERAGED, Map
 from .features_kernel import of_heads
 from .lower import KEY, QUERY, Lowered
 
-LOW_RESULTS = ("query", "key", "value")  # features that products on tensor cores take
-
 
 @dataclass(frozen=True)
 class Printed:
@@ -31,10 +29,6 @@ class Printed:
     setup: list[Statement]
     lines: list[Statement]
     results: dict[str, Code]
-
-
-def is_low(name: str) -> bool:
-    return name.startswith(LOW_RESULTS)
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,10 @@ class TorchOfFeatures(TorchOfChunks):
 class FeatureText(TorchText):
     """Statements for maps."""
 
-    def __init__(self, p: Lowered) -> None:
+    def __init__(self, p: Lowered, made: Map) -> None:
         super().__init__(lambda x: x.attrs[1], [], {}, "t_", TorchOfFeatures(lambda d: f"size_{d}"))
         self.p = p
+        self.low_cotangents = {f"d{name}" for name in made.low}
         self.products: set[Node] = set()
         self.batch: set[Node] = set()
         self.terms: set[Node] = set()
@@ -61,7 +56,7 @@ class FeatureText(TorchText):
     def low(self, x: Node) -> bool:
         if x.op == "leaf":
             kind, name, _ = x.attrs
-            return kind in ("query", "key", AVERAGED) or (kind == "cotangent" and is_low(name[1:]))
+            return kind in ("query", "key", AVERAGED) or (kind == "cotangent" and name in self.low_cotangents)
         return x in self.products
 
     def is_number(self, x: Node) -> bool:
@@ -225,13 +220,13 @@ class FeatureText(TorchText):
 
 def print_map(p: Lowered, made: Map) -> Printed:
     """The results of a map, each over the axes in which it is stored."""
-    text = FeatureText(p)
+    text = FeatureText(p, made)
     text.count(made.results.values())
 
     def shown(name: str, node: Node) -> Code:
         value = text.raw(node)
         found = moved(atom(value), node.axes, made.axes[name]) if node.axes else value
-        return found if text.low(node) or not is_low(name) else found.to("low")
+        return found if text.low(node) or name not in made.low else found.to("low")
 
     results = {name: shown(name, node) for name, node in made.results.items()}
     return Printed(setup_statements(p, made, list(made.results.values())), text.body, results)
@@ -244,7 +239,7 @@ def print_gradients(
 
     `kept` are products of matrices that needn't be computed again: names of features. `cotangents`: where some are to be found.
     """
-    text = FeatureText(p)
+    text = FeatureText(p, made)
     for node, feature in kept.items():
         text.names[node] = feature
         text.products.add(node)

@@ -49,7 +49,7 @@ def rows_kernel(p: Pairs) -> KernelFunction:
             If(Name("HELD"), (let("d_block", call("held", "d_block")),)),
             let("D", Load(plus("D_p", ROW_PLACE), row_ok, NOTHING)),
             *((shift,) if p.softmax else ()),
-            *(let(x.total, zeros_of("BM", *((f"BD{x.n}",) if x.kind == "score" else ()))) for x in p.of_rows),
+            *(let(x.total, zeros_of("BM", *((f"BD{x.score.n}",) if x.score else ()))) for x in p.of_rows),
             If(Name("full") > 0, (For("start", call("range", 0, "full", "BN"), tuple(_pairs(p, False))),)),
             If(
                 Name("end") > "full",
@@ -86,10 +86,10 @@ def _pairs(p: Pairs, masked: bool) -> list[Statement]:
     for n in p.columns:
         finite = let(n, call("finite", n))
         found.append(If(Not(BESIDE), (finite,)) if p.beside else finite)
-    scores, rows, scalars = ([x for x in p.of_rows if x.kind == kind] for kind in ("score", "row", "scalar"))
-    for x in scores:
+    rows, scalars = ([x for x in p.of_rows if x.kind == kind] for kind in ("row", "scalar"))
+    for x, score in ((x, x.score) for x in p.of_rows if x.score):
         found.append(let(f"d_{x.name}", derivative(p, x, "", masked)))
-        found.append(let(x.total, call("weighted", f"d_{x.name}", f"{x.score.key}_block", x.total)))
+        found.append(let(x.total, call("weighted", f"d_{x.name}", f"{score.key}_block", x.total)))
     found += [_summed(p, x, masked) for x in rows]
     return [*found, *(If(Name(f"WITH_{x.name}"), (_summed(p, x, masked),)) for x in scalars)]
 
@@ -100,7 +100,7 @@ def _summed(p: Pairs, x: Gradient, masked: bool) -> Statement:
 
 def _stored(x: Gradient) -> Statement:
     total: Code = times_factor(Name(x.total), x.factor)
-    if x.kind == "score":
-        return Do(store_block(x.out, "h", "T", f"D{x.n}", "BM", total))
+    if x.score:
+        return Do(store_block(x.out, "h", "T", f"D{x.score.n}", "BM", total))
     stored = Store(plus(x.out, ROW_PLACE), total, Name("row_ok"))
     return If(Name(f"WITH_{x.name}"), (stored,)) if x.kind == "scalar" else stored

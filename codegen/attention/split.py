@@ -66,6 +66,25 @@ class Part:
     axes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Score:
+    """A score, by its number."""
+
+    n: str
+
+    @property
+    def name(self) -> str:
+        return f"score{self.n}"
+
+    @property
+    def query(self) -> str:
+        return f"query{self.n}"
+
+    @property
+    def key(self) -> str:
+        return f"key{self.n}"
+
+
 @dataclass
 class Split:
     """What the tile computes, from which features. `tile` is over leaves of the kinds score, row, column, scalar, position.
@@ -87,6 +106,10 @@ class Split:
     @property
     def pair(self) -> tuple[str, str]:
         return self.lowered.query, KEY
+
+    @property
+    def numbered(self) -> dict[str, Score]:
+        return {name: Score(str(n)) for n, name in enumerate(self.scores, 1)}
 
 
 def split(p: Lowered) -> Split:

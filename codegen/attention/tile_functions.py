@@ -6,7 +6,7 @@ Energies are in base 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ..ir.code import Binary, Call, Code, Expanded, Literal, Name, Negative, call
 from ..ir.code_parts import rebuilt
@@ -34,7 +34,7 @@ def tile_of(s: Split) -> Node:
 
 def derivatives_of(s: Split, found: Mapping[Node, Derivative]) -> dict[str, Derivative]:
     mapping = {s.lowered.query: QUERY}
-    return {x.attrs[1]: Derivative(d.factor, by_functions(rename(d.inner, mapping))) for x, d in found.items()}
+    return {x.attrs[1]: Derivative(d.kind, d.factor, by_functions(rename(d.inner, mapping))) for x, d in found.items()}
 
 
 def tile_arguments(s: Split) -> list[str]:
@@ -46,10 +46,10 @@ def arguments(s: Split) -> list[str]:
     return [*tile_arguments(s), "i", "j"]
 
 
-def gradients_in(derivatives: Iterable[str], suffix: str) -> list[str]:
+def gradients_in(derivatives: Mapping[str, Derivative], suffix: str) -> list[str]:
     """The leaves whose cotangents the kernel for rows (no suffix), or the one for keys, sums."""
     kinds = ("score", "column") if suffix else ("score", "row", "scalar")
-    return [n for n in derivatives if n.startswith(kinds)]
+    return [n for n, d in derivatives.items() if d.kind in kinds]
 
 
 def energy_functions(s: Split, derivatives: Mapping[str, Derivative], normaliser: str) -> list[TileFunction]:

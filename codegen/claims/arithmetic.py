@@ -20,6 +20,7 @@ CONTEXT = mpmath.mp.clone()
 CONTEXT.dps = 2 * DIGITS  # so that 50 are right where large numbers cancel
 mpf = CONTEXT.mpf
 FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "silu", "softplus", "erf", "abs", "sign", "relu")
+DECAY_DOMAINS = ("decay", "slow decay")  # values between 0 and 1
 
 
 class Undefined(ArithmeticError):
@@ -115,7 +116,7 @@ class Arithmetic:
         """A random number. Decays and positive numbers of the field are squares, as they have roots in the reals."""
         if self.kind == "field":
             x = rng.randrange(2, PRIME)
-            return x * x % PRIME if domain in ("decay", "slow decay", "positive") else x
+            return x * x % PRIME if domain in (*DECAY_DOMAINS, "positive") else x
         if domain == "slow decay":
             if self.kind == "fraction":
                 return Fraction(rng.randrange(2, 5), 5) ** 2
@@ -135,7 +136,7 @@ class Arithmetic:
         """A random number at most `width` from `centre`, where the domain has such a number."""
         small = Fraction(rng.randrange(-2, 3), 2)
         x = centre + width * (small if self.kind == "fraction" else Fraction(rng.randrange(-(10**6), 10**6 + 1), 10**6))
-        if domain.endswith("decay") and not 0 < x < 1:
+        if domain in DECAY_DOMAINS and not 0 < x < 1:
             x = Fraction(rng.randrange(1, 100), 100)
         return self.sample(rng, domain) if domain == "positive" and x <= 0 else self.real(self.number(x))
 

@@ -17,6 +17,7 @@ import sympy
 
 from chunkform.spec.language.claims import Quantity, Setting
 from chunkform.spec.language.formula import Formula, substitute, transform, walk
+from chunkform.spec.language.recurrence import DECAYS
 from chunkform.spec.language.statements import AtMost
 
 from .conditioned import Limits, of_scalar, only_limits
@@ -237,7 +238,7 @@ def domain_of(q: Quantity, setting: Setting) -> str:
     """A quantity's domain; that of a recurrence's input is what the recurrence says."""
     r = setting.recurrence
     kinds = {v.name: v.kind for v in r.variables} if r is not None and q.kind == "spec" else {}
-    return "decay" if kinds.get(q.source or q.name, "").startswith("decay") else q.domain
+    return "decay" if kinds.get(q.source or q.name) in DECAYS else q.domain
 
 
 def substituted(x: Any, substitution: list[tuple[Any, Any]]) -> Any:

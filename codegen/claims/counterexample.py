@@ -169,5 +169,5 @@ def indexed(instance: Instance, name: str) -> bool:
     if q is not None:
         return bool(q.parameters)
     r = instance.setting.recurrence
-    fixed = {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))} if r else set()
+    fixed = {v.name for v in r.variables if v.is_timeless} if r else set()
     return name not in fixed

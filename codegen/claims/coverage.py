@@ -37,7 +37,7 @@ def branchings(taken: Taken, statement: Statement, setting: Setting, bodies: Map
 def untaken(taken: Taken, there: list[Branching], setting: Setting) -> list[tuple[Branching, int]]:
     """The branches that no instance took."""
     r = setting.recurrence
-    positive = {v.name for v in r.variables if v.kind.startswith("decay")} if r is not None else set()
+    positive = {v.name for v in r.variables if v.is_decay} if r is not None else set()
     return [
         (x, branch)
         for x in there

@@ -353,7 +353,7 @@ class Terms:
         self.r = r
         self.lets = {x.name: x.term for x in r.lets}
         self.t = Formula("index", (), ("t",))
-        self.fixed = {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))}
+        self.fixed = {v.name for v in r.variables if v.is_timeless}
 
     def name(self, name: str) -> Formula:
         base, _, which = name.partition(".")

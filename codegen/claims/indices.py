@@ -7,6 +7,8 @@ from fractions import Fraction
 from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, formula
 
+from .arithmetic import DECAY_DOMAINS
+
 
 def shifted(index: Formula, shift: int) -> Formula:
     """index + shift, with numbers added up: t+1-1 is t."""
@@ -24,7 +26,7 @@ def shifted(index: Formula, shift: int) -> Formula:
 def is_decay(setting: Setting, name: str) -> bool:
     """Whether a quantity is a decay: of the recurrence, or given as one."""
     q = setting.quantities.get(name)
-    if q is not None and q.domain.endswith("decay"):
+    if q is not None and q.domain in DECAY_DOMAINS:
         return True
     r = setting.recurrence
-    return r is not None and any(v.name == name and v.kind.startswith("decay") for v in r.variables)
+    return r is not None and any(v.name == name and v.is_decay for v in r.variables)

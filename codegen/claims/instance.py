@@ -78,7 +78,7 @@ class Instance:
     def fixed(self) -> set[str]:
         """Inputs of the recurrence that are the same at every step."""
         r = self.setting.recurrence
-        return {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))} if r is not None else set()
+        return {v.name for v in r.variables if v.is_timeless} if r is not None else set()
 
     def restart(self, assigned: dict[tuple[str, tuple[int, ...]], np.ndarray]) -> None:
         """Take these values instead of others; what was computed of others is forgotten."""
@@ -169,9 +169,9 @@ class Instance:
         found: dict[str, dict[int, np.ndarray]] = {}
         for v in r.variables:
             dims = dims_of(v.dims)
-            steps = (0,) if v.kind.endswith(("parameter", "constant")) else range(1, self.sizes[LENGTH] + 1)
+            steps = (0,) if v.is_timeless else range(1, self.sizes[LENGTH] + 1)
             said = self.setting.quantities.get(v.name)
-            domain = "decay" if v.kind.startswith("decay") else said.domain if said is not None else "real"
+            domain = "decay" if v.is_decay else said.domain if said is not None else "real"
             found[v.name] = {t: self.sample(v.name, (t,), dims, domain) for t in steps}
         return found
 

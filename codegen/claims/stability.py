@@ -27,17 +27,22 @@ def products(steps: int = 60, size: int = 4, seed: int = 0) -> list[Growth]:
     """The product of random steps, always with |k^T q| <= 1: with k and q of any length, of length 1, and equal."""
     rng = np.random.default_rng(seed)
     found = []
-    for what in ("|kᵀq| ≤ 1, k and q of any length", "|k|, |q| ≤ 1", "q = k, |k| ≤ 1"):
+    samples = (
+        ("|kᵀq| ≤ 1, k and q of any length", False, False),
+        ("|k|, |q| ≤ 1", True, False),
+        ("q = k, |k| ≤ 1", True, True),
+    )
+    for what, unit, equal in samples:
         whole, norms = np.eye(size), []
         for _ in range(steps):
             lam = rng.uniform(0.3, 0.95)
             k, q = rng.normal(size=size), rng.normal(size=size)
-            if what.startswith("|kᵀq|"):
+            if unit:
+                k, q = k / np.linalg.norm(k), q / np.linalg.norm(q)
+                q = k if equal else q
+            else:
                 k, q = 4 * k, 4 * q
                 q = q - (k @ q - rng.uniform(-1, 1)) * k / (k @ k)
-            else:
-                k, q = k / np.linalg.norm(k), q / np.linalg.norm(q)
-                q = k if what.startswith("q = k") else q
             whole = lam * (np.eye(size) - (1 - lam) * np.outer(k, q)) @ whole
             norms.append(np.linalg.norm(whole, 2))
         found.append(Growth(what, np.array(norms)))

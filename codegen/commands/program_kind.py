@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from ..programs.pipeline import compile_program as compile_spec
 if TYPE_CHECKING:
     from ..performance.compile_report import InspectRow
     from ..programs.situations import ProgramSubject
+    from ..recurrence.check import Row
 
 __all__ = [
     "check_one",
@@ -46,6 +47,19 @@ def declared_hash(p: Program) -> None:
 
 def check_one(p: Program, c: CompiledProgram, op: Op, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
     """The largest errors of a program's op, the residuals of its solves, and what its iterations need."""
+    return _worst(p, c, op, seeds, steps, width, device, lambda r: True)
+
+
+def _worst(
+    p: Program,
+    c: CompiledProgram,
+    op: Op,
+    seeds: int,
+    steps: int,
+    width: int,
+    device: str,
+    wanted: Callable[[Row], bool],
+) -> list[Checked]:
     from ..programs.check import check_program
     from ..recurrence.samples import Case
 
@@ -54,7 +68,7 @@ def check_one(p: Program, c: CompiledProgram, op: Op, seeds: int, steps: int, wi
         worst: dict[str, Checked] = {}
         for seed in range(seeds):
             case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
-            for r in check_program(c, op, case):
+            for r in filter(wanted, check_program(c, op, case)):
                 kind = str(dtype).removeprefix("torch.")
                 made = Checked(p.name, r.quantity, kind, device, r.error, r.bound, r.allowed, r.ok)
                 if r.quantity not in worst or made.badness > worst[r.quantity].badness:
@@ -71,8 +85,7 @@ def subject(p: Program, c: CompiledProgram, op: Op, device: str) -> ProgramSubje
 
 def conditions_of(p: Program, c: CompiledProgram, op: Op, device: str) -> list[Checked]:
     """The residuals of a program's solves, and what its iterations need."""
-    rows = check_one(p, c, op, 1, 40, 32, device)
-    return [r for r in rows if r.quantity.startswith(("residual of ", "|1 - step"))]
+    return _worst(p, c, op, 1, 40, 32, device, lambda r: bool(r.solve))
 
 
 def inspect_one(c: CompiledProgram, arch: str, dtypes: Iterable[str], widths: Iterable[int]) -> Iterator[InspectRow]:

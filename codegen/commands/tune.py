@@ -285,7 +285,7 @@ def _both_passes(c: Compiled, op: Callable[..., Any], job: Job) -> Callable[[], 
     base = cases(c, job)[0]
     case = replace(base, batch=batch, steps=steps, heads=heads, initial=False)
     s = sample(c, case)
-    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+    keys = {v.name: v.argument for v in c.step.variables}
     given = {keys[n]: x.requires_grad_() for n, x in s.given.items()}
     cotangents = [s.cotangents[n] for n in c.step.outputs]
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from chunkform.spec.language.recurrence import DECAYS, PER_HEAD, argument_name
+
 from .expr import Node, canonical_axis, leaf
 
-PER_HEAD = ("parameter", "decay parameter")  # kinds of one value a head
-DECAYS = ("decay", "decay parameter")  # kinds whose values are given by their logarithms
-LOG_PER_HEAD = tuple(f"log {x}" for x in PER_HEAD)
+LOGARITHM_OF = {x: f"log {x}" for x in DECAYS}  # kinds of leaves that are decays' logarithms
+WHOSE_LOGARITHM = {log: x for x, log in LOGARITHM_OF.items()}
 Domain = tuple[Fraction | None, Fraction | None]  # values lie between; None where there is no bound
 
 
@@ -49,6 +50,11 @@ class Var:
     @property
     def is_decay(self) -> bool:
         return self.kind in DECAYS
+
+    @property
+    def argument(self) -> str:
+        """What the op's argument is called."""
+        return argument_name(self.name, self.is_decay)
 
     @property
     def is_parameter(self) -> bool:

@@ -14,7 +14,6 @@ from functools import cached_property
 
 import networkx as nx
 
-from ..ir.step_program import DECAYS
 from .graph import Graph, Node, OpNode, SolveNode
 
 
@@ -69,7 +68,7 @@ class AdjointGraph:
         for v in self.forward.program.step.variables:
             if v.kind in ("solved", "constant") or v.name not in source:
                 continue
-            name = f"gradient dlog_{v.name}" if v.kind in DECAYS else f"gradient d{v.name}"
+            name = f"gradient d{v.argument}"
             g.add_node(name, kind="output")
             for x in self._joined(g, v.name, source[v.name]):
                 g.add_edge(x, name, quantity=f"d{v.name}")

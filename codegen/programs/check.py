@@ -28,7 +28,7 @@ def check_program(c: CompiledProgram, op: Callable[..., Any], case: Case, backen
     A quantity that misses its bound is judged by the problem's own conditioning: what one rounding of the inputs makes of it.
     """
     s = sample(c, case)
-    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+    keys = {v.name: v.argument for v in c.step.variables}
     reference = defined(c, s, of=oracle)
     computed, residuals = run(c, op, s, backend)
     plain = {f"d{keys[n]}": f"d{n}" for n in keys}
@@ -41,7 +41,7 @@ def check_program(c: CompiledProgram, op: Callable[..., Any], case: Case, backen
     for name, x in residuals.items():
         node = c.graph.node(name)
         if isinstance(node, SolveNode) and not node.unrolled and x.numel():
-            rows.append(Row(c.name, f"residual of {name}", case, float(x.max()), CONVERGED[case.dtype]))
+            rows.append(Row(c.name, f"residual of {name}", case, float(x.max()), CONVERGED[case.dtype], solve=name))
     return rows
 
 
@@ -49,7 +49,7 @@ def run(
     c: CompiledProgram, op: Callable[..., Any], s: Sample, backend: str | None = None
 ) -> tuple[dict[str, Tensor | None], dict[str, Tensor]]:
     """(outputs, last states and gradients of one call, the residuals of its solves)."""
-    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+    keys = {v.name: v.argument for v in c.step.variables}
     arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
     states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
     solves = [n.name for n in c.graph.solves]
@@ -91,7 +91,7 @@ def conditions(c: CompiledProgram, s: Sample, case: Case) -> list[Row]:
         matrix, _ = matrices_of(n, wide, starts, s.constants)
         values = (1.0 if n.step is None else n.step) * torch.linalg.eigvalsh(matrix)
         worst = float((1 - values).abs().max()) if values.numel() else 0.0
-        rows.append(Row(c.name, f"|1 - step eigenvalue| of {n.name}", case, worst, 1.0 - 1e-9))
+        rows.append(Row(c.name, f"|1 - step eigenvalue| of {n.name}", case, worst, 1.0 - 1e-9, solve=n.name))
     return rows
 
 
@@ -102,8 +102,8 @@ def require_conditions(c: CompiledProgram, rows: list[Row]) -> None:
         ConditionError: names the solve, and says what to do.
     """
     for r in rows:
-        if r.quantity.startswith("|1 - step") and not r.ok:
-            node = next(n for n in c.graph.solves if r.quantity.endswith(f"of {n.name}"))
+        if not r.ok:
+            node = next(n for n in c.graph.solves if n.name == r.solve)
             raise ConditionError(f"{c.name}: {r.quantity} is {r.error:.2f}, and must be below 1. {node.method.advice}")
 
 

@@ -6,7 +6,6 @@ import hashlib
 
 from ..ir.launch_ir import NONE, Call, Function, Given, If, Return, Set, Statement, ref
 from ..ir.python_code import FALSE, Fixed, Named, dictionary, made_by, said
-from ..ir.step_program import DECAYS
 from ..ir.words import Definition, Definitions, apart, joined, path, text_of
 from ..printing.code_passes import finished_function, told
 from ..printing.formatting import formatted
@@ -24,7 +23,6 @@ from ..recurrence.emit import (
     import_lines,
     imported_as,
     imported_names,
-    key_of,
     other_names,
     wrapped,
 )
@@ -125,7 +123,7 @@ def _title(c: CompiledProgram) -> str:
 def public_definitions(c: CompiledProgram) -> Definitions:
     """The function that users call, and what its solves are told where they don't converge."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
-    passed = dictionary((v.name, ref(key_of(v.name, v.kind in DECAYS))) for v in given)
+    passed = dictionary((v.name, ref(v.argument)) for v in given)
     call = made_by("OP", passed, *(Named(n, ref(n)) for n in OPTIONS))
     body: list[Statement] = []
     if c.graph.attends:
@@ -156,7 +154,7 @@ def parameters(c: CompiledProgram) -> list[Parameter]:
     numbers = [constant(v.name, v.default) for v in given if v.kind == "constant"]
     solving = [Parameter("output_residual", "bool", FALSE), Parameter("check", "float | None", NONE)]
     return [
-        *(tensor(key_of(v.name, v.kind in DECAYS)) for v in given if v.kind != "constant"),
+        *(tensor(v.argument) for v in given if v.kind != "constant"),
         *options(len(c.graph.finals)),
         *(solving if list(c.graph.solves) else ()),
         *sorted(numbers, key=lambda p: p.default is not None),
@@ -197,13 +195,13 @@ def docstring(c: CompiledProgram) -> str:
         stepwise = v.kind in ("input", "decay")
         shape = ", ".join((["B", "T", "H"] if stepwise else ["H"]) + [d.name for d in v.dims])
         note = ""
-        if v.kind in DECAYS:
+        if v.is_decay:
             note = f" The natural logarithm of {v.name}, at most 0."
         elif not stepwise:
             note = " Constant in time."
         if v.name in g.program.signs:
             note += f" Each entry must be {signs[g.program.signs[v.name]]}."
-        lines.append(f"    {key_of(v.name, v.kind.startswith('decay'))}: [{shape}].{note}")
+        lines.append(f"    {v.argument}: [{shape}].{note}")
     states = ", ".join(f"{s} [{', '.join(['B', 'H', *g.dims[s]])}]" for s in g.finals)
     many = "a tuple of " if len(g.finals) > 1 else ""
     lines += [

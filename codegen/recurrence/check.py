@@ -39,6 +39,7 @@ class Row:
     bound: float
     rounding: float | None = None  # what rounding makes of the definition; taken where `bound` isn't met
     head: int = 0
+    solve: str = ""  # of a program, that the quantity is the residual or the condition of
 
     @property
     def judged(self) -> Judged:
@@ -63,7 +64,7 @@ def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | Non
     Raises:
         SpecError: it has no finite values with any of them.
     """
-    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+    keys = {v.name: v.argument for v in c.step.variables}
     for held, s, exact in samples(c, case):
         rows = _rows(c, op, held, s, keys, exact, backend)
         if rows is not None:

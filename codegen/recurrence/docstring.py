@@ -54,10 +54,6 @@ def _shape(lead: list[str], axes: tuple[str, ...]) -> str:
     return f"[{', '.join([*lead, *map(dim_of, axes)])}]"
 
 
-def _key(name: str, is_decay: bool) -> str:
-    return f"log_{name}" if is_decay else name
-
-
 def _arguments(c: Compiled) -> list[str]:
     p = c.step
     lines = []
@@ -75,7 +71,7 @@ def _arguments(c: Compiled) -> list[str]:
             note = "float32. Constant in time."
         if v.domain is not None:
             note += f" {_told(*v.bounds)}"
-        lines.append(f"{_key(v.name, v.is_decay)}: {shape}, {note}")
+        lines.append(f"{v.argument}: {shape}, {note}")
     fewer = "Any of them may have fewer heads than H, if H is a multiple: each then serves several."
     if not p.states:
         return [*lines, fewer, *(x for x in OPTIONS if x.startswith(("precision", "backend", "deterministic")))]
@@ -140,8 +136,8 @@ def _example(c: Compiled) -> list[str]:
             value = _within(f"torch.rand({own})", *v.bounds)
         elif v.axes:
             value += f" / {width[dim_of(v.axes[0])] ** 0.5:.0f}"
-        lines.append(f">>> {_key(v.name, v.is_decay)} = {value}")
-    given = [_key(v.name, v.is_decay) for v in p.variables if v.kind != "constant"]
+        lines.append(f">>> {v.argument} = {value}")
+    given = [v.argument for v in p.variables if v.kind != "constant"]
     given += [f"{v.name}={v.number:g}" for v in p.variables if v.kind == "constant" and v.default is None]
     given += ["output_final_state=True"] if p.states else []
     lines.append(f">>> *outputs, state = {c.name}({', '.join(given)})")

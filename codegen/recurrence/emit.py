@@ -84,7 +84,7 @@ def _emitted(c: Compiled, tidy: bool) -> str:
         parameters=listed(parameters(c)),
         returned=returned(c),
         docstring=quoted(docstring(c, lettered)),
-        given="{" + ", ".join(f'"{v.name}": {key_of(v.name, v.is_decay)}' for v in c.step.variables) + "}",
+        given="{" + ", ".join(f'"{v.name}": {v.argument}' for v in c.step.variables) + "}",
     )
     return formatted(out) if tidy else out
 
@@ -223,13 +223,9 @@ def _backend(section: Section) -> str:
     return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
 
 
-def key_of(name: str, is_decay: bool) -> str:
-    return f"log_{name}" if is_decay else name
-
-
 def parameters(c: Compiled) -> list[Parameter]:
     """What the op takes, in order."""
-    tensors = [tensor(key_of(v.name, v.is_decay)) for v in c.step.variables if v.kind != "constant"]
+    tensors = [tensor(v.argument) for v in c.step.variables if v.kind != "constant"]
     numbers = [constant(v.name, v.default) for v in c.step.variables if v.kind == "constant"]
     return [*tensors, *options(len(c.step.states)), *sorted(numbers, key=lambda p: p.default is not None)]
 

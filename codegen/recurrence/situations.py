@@ -25,7 +25,6 @@ from ..checking.checked import Op
 from ..checking.covering import Row
 from ..checking.layouts import LAYOUTS, laid_out
 from ..ir.expr import dim_of, walk
-from ..ir.step_program import DECAYS as LOGARITHMS
 from ..ir.step_program import StepProgram, number_within
 from .check import BOUND, EXPLODED, judge_all, judge_rounded, samples
 from .chunkwise.compiled import Compiled
@@ -90,7 +89,7 @@ class StepSubject(Generic[D, C]):
     def keys(self) -> dict[str, str]:
         """The names under which tensors are passed, in the order of their declaration."""
         some = [v for v in self.declared.variables if v.kind not in ("constant", "solved")]
-        return {v.name: f"log_{v.name}" if v.kind in LOGARITHMS else v.name for v in some}
+        return {v.name: v.argument for v in some}
 
     @cached_property
     def numbers(self) -> list[Variable]:
@@ -141,7 +140,7 @@ class StepSubject(Generic[D, C]):
             ),
             "initial state": ("given", "none", "zeros", *(("first given",) if len(free) > 1 else ())),
         }
-        if any(v.kind in LOGARITHMS for v in r.variables):
+        if any(v.is_decay for v in r.variables):
             found["log decays"] = ("usual", "0") if self.fades else tuple(DECAYS)
         found["layout"] = LAYOUTS
         found["arguments"] = ("by name", "in order")
@@ -204,7 +203,7 @@ class StepSubject(Generic[D, C]):
                 n: BOUND[torch.bfloat16] for n in computed if n.startswith("final ") and "bfl" in row["final state"]
             }
             if self._on_tensor_cores(row) and held.dtype == torch.bfloat16:
-                decays = {v.name for v in self.declared.variables if v.kind in LOGARITHMS}
+                decays = {v.name for v in self.declared.variables if v.is_decay}
                 bounds |= {n: DECAYS_BOUND for n in computed if n.startswith("d") and n[1:] in decays}
             missing = [n for n in exact if n not in computed]
             exact = {n: x for n, x in exact.items() if n not in missing}

@@ -199,7 +199,7 @@ class Attention(Declaration):
         kind = _kind(by)
         if kind not in ("query", "fixed") or (isinstance(by, Matrix) and by.op != "symbol"):
             raise SpecError(f"the energy's gradient is by a quantity of position i, got {by!r}", caller())
-        name = f"dE.{_name(by)}"
+        name = energy_gradient_name(_name(by))
         return (
             Matrix("symbol", (name, "energy gradient"), by.rows, ONE)
             if isinstance(by, Matrix)
@@ -366,6 +366,11 @@ def _called(name: str, kind: str) -> set[str]:
         case "stream":
             return {f"{name}_i", f"{name}_j"}
     return {name + SIDES.get(kind, "")}
+
+
+def energy_gradient_name(name: str) -> str:
+    """What the energy's gradient by a quantity is called in terms."""
+    return f"dE.{name}"
 
 
 def _symbol(name: str, kind: str, dims: tuple[Dim, ...]) -> Any:

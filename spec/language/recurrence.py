@@ -39,6 +39,14 @@ PARTS = ("re", "im")  # what the parts of a complex quantity are called, behind 
 LAYOUT = frozenset("B T H".split())  # what the axes of every op are called
 
 
+PER_HEAD = ("parameter", "decay parameter")  # kinds of one value a head
+DECAYS = ("decay", "decay parameter")  # kinds whose values are given by their logarithms
+
+
+def argument_name(name: str, is_decay: bool) -> str:
+    return f"log_{name}" if is_decay else name
+
+
 @dataclass(frozen=True)
 class Variable:
     """A declared quantity. kind: input | decay | parameter | constant. A decay is handed to the op as its natural log."""
@@ -49,6 +57,20 @@ class Variable:
     where: Source
     default: float | None = None
     domain: Domain | None = None
+
+    @property
+    def is_decay(self) -> bool:
+        return self.kind in DECAYS
+
+    @property
+    def is_timeless(self) -> bool:
+        """The same at every step."""
+        return self.kind in (*PER_HEAD, "constant")
+
+    @property
+    def argument(self) -> str:
+        """What the op's argument is called: decays are given by their logarithms."""
+        return argument_name(self.name, self.is_decay)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from dataclasses import replace
 from ...ir.expr import COL, ROW, ZERO, Node, add, factors_of, make, mul, total
 from ..normal_form.form import NormalForm, StateForm, Write
 from .chunk_program import Builder, chunk_program, to_col
-from .plan import Accumulate, BoundarySums, Stage, Sweep
+from .plan import ENTERING, LEAVING, Accumulate, BoundarySums, Stage, Sweep
 
 
 def with_boundary_sums(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...]) -> list[Stage]:
@@ -140,7 +140,9 @@ def _reads_of_state(sweep: Sweep, s: StateForm, g: StateForm) -> BoundarySums:
         for v in s.writes:
             weights = mul(_decayed(v, w, s), builder.mask(s, snapshot, v), _overlap(builder, s, w, v))
             own.append((weights, slot, "late" if v.late else "early"))
-    return BoundarySums(s.name, "in", builder.streams, {n: x for n, x in reads.items() if x is not ZERO}, tuple(own))
+    return BoundarySums(
+        s.name, ENTERING, builder.streams, {n: x for n, x in reads.items() if x is not ZERO}, tuple(own)
+    )
 
 
 def _decayed(v: Write, w: Write, s: StateForm) -> Node:
@@ -158,7 +160,7 @@ def _reads_of_gradient(sweep: Sweep, s: StateForm, g: StateForm) -> BoundarySums
     for v in s.writes:
         slot, snapshot = ("late", "prev") if v.late else ("early", "next")
         reads[slot] = add(reads[slot], mul(-1, _taken(builder, sweep.side, g, v, snapshot)))
-    return BoundarySums(s.name, "out", builder.streams, {n: x for n, x in reads.items() if x is not ZERO})
+    return BoundarySums(s.name, LEAVING, builder.streams, {n: x for n, x in reads.items() if x is not ZERO})
 
 
 def _taken(builder: Builder, side: str, s: StateForm, w: Write, snapshot: str) -> Node:

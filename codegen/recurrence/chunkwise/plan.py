@@ -8,6 +8,9 @@ from ...ir.expr import Node, leaf_names
 from ..normal_form.form import NormalForm, Read, StateAdjointProduct, StateForm
 from .chunk_program import ChunkProgram
 
+ENTERING = "in"  # sums of reads of the state before the chunk
+LEAVING = "out"  # of the gradient after it
+
 
 @dataclass(frozen=True)
 class BoundarySums:
@@ -19,7 +22,7 @@ class BoundarySums:
     """
 
     state: str
-    kind: str  # in: reads of the state before the chunk | out: of the gradient after it
+    kind: str  # ENTERING | LEAVING
     streams: dict[Node, Node]
     reads: dict[str, Node]
     own: tuple[tuple[Node, str, str], ...] = ()

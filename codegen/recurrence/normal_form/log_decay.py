@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ir.expr import ONE, ZERO, Node, add, const, expand, fn, leaf, mul, number
-from ...ir.step_program import DECAYS
+from ...ir.step_program import DECAYS, LOGARITHM_OF
 from .abstract_interpreter import below_one
 
 FORGET = const(-1000000)  # stands for the logarithm of zero: a reset, far below every threshold
@@ -22,7 +22,7 @@ def _log(x: Node) -> Node:
         return ZERO
     match x.op:
         case "leaf" if x.attrs[0] in DECAYS:
-            return leaf(f"log {x.attrs[0]}", x.attrs[1], x.attrs[2])
+            return leaf(LOGARITHM_OF[x.attrs[0]], x.attrs[1], x.attrs[2])
         case "const":
             return number(f"log({x.attrs[0]})")
         case "mul":

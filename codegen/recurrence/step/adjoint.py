@@ -51,7 +51,7 @@ class Adjoint:
 
 
 def gradient_name(v: Var) -> str:
-    return f"dlog_{v.name}" if v.is_decay else f"d{v.name}"
+    return f"d{v.argument}"
 
 
 def adjoint(forward: StepProgram, entrywise: bool = False) -> Adjoint:

@@ -38,7 +38,7 @@ from ...ir.launch_ir import (
 )
 from ...ir.notation import plain
 from ...ir.python_code import EMPTY, Fixed, beside, dictionary
-from ...ir.step_program import DECAYS, LOG_PER_HEAD, PER_HEAD, StateVar
+from ...ir.step_program import DECAYS, LOGARITHM_OF, PER_HEAD, WHOSE_LOGARITHM, StateVar, argument_name
 from ...ir.words import Definitions
 from ...printing.torch_expressions import TorchText, stored
 from ...printing.walk import summed
@@ -181,8 +181,8 @@ class PassText:
         if kind == "constant":
             text = self.leaves.get(kind, name, f"{name}_" if name in _PYTHON else name)
             return self.load(text, lambda: call("torch.tensor", Item(Name("constants"), Literal(name)), **LIKE))
-        if kind in ("input", "decay", "log decay", "log decay parameter", "parameter", "decay parameter"):
-            text = f"log_{name}" if kind.startswith("log ") else name
+        if kind in ("input", *DECAYS, *PER_HEAD, *WHOSE_LOGARITHM):
+            text = argument_name(name, kind in WHOSE_LOGARITHM)
             text = self.leaves.get(kind, name, f"{text}_" if text in _PYTHON else text)
             return self.load(text, lambda: self._given(x))
         if kind == "cotangent":
@@ -205,8 +205,8 @@ class PassText:
         """What the op is given at each step, or of each head."""
         kind, name, order = x.attrs
         if kind in DECAYS:
-            return Method(Name(self.leaf(leaf(f"log {kind}", name, order))), "exp", ())
-        return call("per_head" if kind in (*PER_HEAD, *LOG_PER_HEAD) else "steps_first", given(name), "dtype")
+            return Method(Name(self.leaf(leaf(LOGARITHM_OF[kind], name, order))), "exp", ())
+        return call("per_head" if WHOSE_LOGARITHM.get(kind, kind) in PER_HEAD else "steps_first", given(name), "dtype")
 
     def _cotangent(self, output: str) -> Code:
         shape = shape_of(STEPS, self.c.step.output_axes[output])

@@ -15,6 +15,7 @@ from ...ir.code import Attribute, Code, Group, Item, Items, Literal, Method, Nam
 from ...ir.expr import COL, ONE, ROW, Node, expand, leaf, leaves, walk
 from ...ir.launch_ir import Body, Do, For, Function, Return, Set, Statement, assign, reads, takes
 from ...ir.python_code import Fixed, Part, a_list, leaf_code
+from ...ir.step_program import WHOSE_LOGARITHM, argument_name
 from ...ir.words import Definitions, apart
 from ...printing.code_passes import finished_function
 from ...printing.dialects import along_axes
@@ -77,7 +78,7 @@ def called(x: Node) -> str:
     if x.op != "leaf" or x.attrs[0] in ("read", "write", "state-adjoint product"):
         return "x"
     kind, name, _ = x.attrs
-    return f"log_{name}" if kind.startswith("log ") else name
+    return argument_name(name, kind in WHOSE_LOGARITHM)
 
 
 class Streams:

@@ -8,13 +8,15 @@ from shared.attentions import CATALOGUE, compiled, everything, qkv
 from chunkform.codegen.attention import gates, pipeline, split
 from chunkform.codegen.attention import nonnegative_squares as squares
 from chunkform.codegen.attention.derivation import formulas, text
-from chunkform.codegen.attention.feature_maps import Derivative
 from chunkform.codegen.attention.features_kernel import made_by_kernels
 from chunkform.codegen.attention.gates import gate_gradients, gate_lower, gate_split
 from chunkform.codegen.attention.lower import lower
 from chunkform.codegen.attention.pairs import product_of_averages
 from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.codegen.attention.print_maps import print_gradients, print_map
 from chunkform.codegen.commands.compile import compile_module
+from chunkform.codegen.ir.code import Cast
+from chunkform.codegen.ir.code_parts import walk_code
 from chunkform.codegen.ir.expr import ONE, ZERO, add, const, mul, walk
 from chunkform.errors import GateError, SpecError
 from chunkform.runtime.attention.arguments import After
@@ -130,6 +132,19 @@ def test_the_output_that_is_a_product_of_averages_by_a_matrix():
     assert product_of_averages(c.split, c.outputs) == After("o", "W", False)
 
 
+@pytest.mark.parametrize("name", ["o", "values", "key_1", "queried"])
+def test_an_output_is_no_feature_whatever_it_is_called(name):
+    """Only features that products on tensor cores take, and their cotangents, are in 16 bits."""
+    a, _, _, q, k, v = qkv("outputs")
+    a.softmax(dot(q, k))
+    a.output(name, tanh(a.average(v)) * 2)
+    c = compile_attention(a)
+    for printed in (print_map(c.lowered, c.outputs), print_gradients(c.lowered, c.outputs, {})):
+        casts = [y.dtype for x in printed.lines for y in walk_code(x.value) if isinstance(y, Cast)]
+        casts += [y.dtype for x in printed.results.values() for y in walk_code(x) if isinstance(y, Cast)]
+        assert "low" not in casts
+
+
 def test_an_energy_that_does_not_split_names_the_term_and_the_line():
     a, _, _, q, k, v = qkv("manhattan")
     a.softmax(-total(absolute(q - k)))
@@ -181,7 +196,7 @@ def test_a_corrupted_gradient_is_refused(what):
     c = compiled("self_attention")
     if what == "derivative":
         x, d = next(iter(c.derivatives.items()))
-        c = dataclasses.replace(c, derivatives={**c.derivatives, x: Derivative(mul(2, d.factor), d.inner)})
+        c = dataclasses.replace(c, derivatives={**c.derivatives, x: dataclasses.replace(d, factor=mul(2, d.factor))})
     elif what == "feature gradient":
         wrong = {**c.features.gradients, "K": mul(2, c.features.gradients["K"])}
         c = dataclasses.replace(c, features=dataclasses.replace(c.features, gradients=wrong))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ....ir.expr import dim_of
-from ....ir.step_program import Var
 from ....printing.parameters import Parameter, constant, last_states, listed, result, states, step_options, tensor
 from ....printing.templates import render
 from ...chunkwise.compiled import Compiled
@@ -13,7 +12,7 @@ from ...notation.derivation import step_formulas
 def public_step(c: Compiled) -> str:
     """Text that defines `name_step`, also known as `name.step`."""
     variables = c.step.variables
-    given = ", ".join(f'"{v.name}": {_key(v)}' for v in variables)
+    given = ", ".join(f'"{v.name}": {v.argument}' for v in variables)
     return render(
         "recurrence/stepwise/decode/decode_public.py.jinja",
         name=c.name,
@@ -27,14 +26,10 @@ def public_step(c: Compiled) -> str:
 def step_parameters(c: Compiled) -> list[Parameter]:
     """What the step takes, in order."""
     variables = c.step.variables
-    tensors = [tensor(_key(v)) for v in variables if v.kind != "constant"]
+    tensors = [tensor(v.argument) for v in variables if v.kind != "constant"]
     numbers = [constant(v.name, v.default) for v in variables if v.kind == "constant"]
     state = Parameter("state", states(len(c.step.states)))
     return [state, *tensors, *step_options(len(c.step.outputs)), *sorted(numbers, key=lambda p: p.default is not None)]
-
-
-def _key(v: Var) -> str:
-    return f"log_{v.name}" if v.is_decay else v.name
 
 
 def _docstring(c: Compiled) -> str:
@@ -53,7 +48,7 @@ def _docstring(c: Compiled) -> str:
             continue
         shape = _shape(*(("B", "H") if v.per_step else ("H",)), axes=v.axes)
         note = f" The natural logarithm of {v.name}, at most 0; -inf forgets everything." if v.is_decay else ""
-        lines.append(f"    {_key(v)}: {shape}.{note}")
+        lines.append(f"    {v.argument}: {shape}.{note}")
     lines += [
         "    inplace: update the state where it lies, instead of returning a new one.",
         f"    out: where to put {'the outputs, a tuple' if len(p.outputs) > 1 else 'the output'}; overlaps no other argument.",

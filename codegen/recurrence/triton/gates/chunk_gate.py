@@ -29,6 +29,7 @@ from ....ir.evaluate import BEYOND, Env, aligned, evaluate
 from ....ir.expr import COL, ROW, Node, dim_of, leaf, rebuild, rename, walk
 from ....ir.kernel_ir import If, KernelFunction, Return, TileFunction, statements
 from ....ir.step_program import DECAYS, PER_HEAD
+from ...chunkwise import chunk_program
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, Piece
 from ..kernels.places import same_size
@@ -430,7 +431,7 @@ class Memory:
 def by_sums(x: Node) -> Node:
     """A node whose decays between steps are those that their cumulative sums say, whatever the value is that these are of."""
     where = 3 if x.op == "channel_solve" else 0
-    if x.op.startswith("decay_") or x.op in ("left_out", "channel_solve"):
+    if x.op in (*chunk_program.DECAYS, "left_out", "channel_solve"):
         before, decays, others = x.args[:where], x.args[where : where + 1], x.args[where + 1 :]
         summed = [leaf(SUMMED, *d.attrs[1:]) for d in decays]
         return rebuild(x, [*map(by_sums, before), *summed, *map(by_sums, others)])

@@ -20,9 +20,11 @@ from ....exact.run_kernel import Tensor
 from ....ir.evaluate import Env
 from ....ir.expr import COL, ROW, Node, dim_of, leaf, make, rename, total
 from ....ir.kernel_ir import KernelFunction
+from ...chunkwise.plan import ENTERING
 from ...normal_form.form import StateForm
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel
+from ..plan_passes.decay_sums import OWN, SPANS, part_of
 from ..plan_passes.hoist import Opened, made_here
 from ..plan_passes.roles import at_row
 from ..print.axis_names import block_name
@@ -186,36 +188,36 @@ class Fused(Swept):
         self.done = {}
         return self.over(leaf("spans", "x"), total(product, *s.axes), *found)
 
-    def sums_of_block(self, found: list[Found]) -> Iterator[tuple[str, np.ndarray]]:
+    def sums_of_block(self, found: list[Found]) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
         """What a block adds to a decay's gradient at each step."""
-        made: dict[str, np.ndarray] = {}
+        made: dict[tuple[str, ...], np.ndarray] = {}
         for (env, sizes), p in zip(found, self.k.pieces, strict=True):
             self.done = {}
             for sums in p.opened.sums:
                 for slot, node in sums.reads.items():
                     node = total(node, *(set(node.axes) - {ROW}))
-                    made[f"{sums.kind}.{slot}"] = self.over(leaf("sums", "x", (ROW,)), node, env, sizes)
+                    made[sums.kind, slot] = self.over(leaf("sums", "x", (ROW,)), node, env, sizes)
                 for node, rows, columns in sums.own:
                     pairs = self.over(leaf("matrix", "pairs", (ROW, COL)), node, env, sizes)
                     for slot, value in ((rows, pairs.sum(2)), (columns, -pairs.sum(1))):
-                        made[f"own.{slot}"] = array(made.get(f"own.{slot}", 0) + value)
+                        made[OWN, slot] = array(made.get((OWN, slot), 0) + value)
         yield from made.items()
 
-    def compare_sums_of(self, a: Argument, sums: dict[str, np.ndarray], at: Chunks, found: Found) -> None:
+    def compare_sums_of(self, a: Argument, sums: dict[tuple[str, ...], np.ndarray], at: Chunks, found: Found) -> None:
         """In parts of each kind; or of all kinds, with what is read of the state in that of the whole block."""
         x = a.source
         assert x is not None
-        what = x.attrs[1].partition(".")[2]
-        if what == "spans":
-            read = [v.sum(1) for n, v in sums.items() if n.startswith("in.") and not self.apart]
+        part = part_of(x)
+        if part == (SPANS,):
+            read = [v.sum(1) for (kind, _), v in sums.items() if kind == ENTERING and not self.apart]
             left = self.cells(a).reshape(self.batch, H, self.chunks, -1)[at.b, at.h, at.c].sum(1)
             self.compare(x, at, left, array(self.spans(found) + sum(read)))
-        elif ("." in what) == self.apart:
-            slots = [what] if self.apart else [n for n in sums if self.goes_to(n) == what]
+        elif (len(part) > 1) == self.apart:
+            slots = [part] if self.apart else [n for n in sums if self.goes_to(n) == part]
             self.compare(x, at, self.parts_of(a, at).sum(2), array(sum(sums[n] for n in slots)))
 
-    def goes_to(self, kind: str) -> str:
+    def goes_to(self, part: tuple[str, ...]) -> tuple[str, ...]:
         """The slot that sums of a kind are added to: early ones count as late where there is no other."""
-        slot = kind.split(".")[1]
-        stored = {a.source.attrs[1].partition(".")[2] for a in self.k.arguments if a.stored and a.source is not None}
-        return slot if slot in stored else "late"
+        slot = part[-1:]
+        stored = {part_of(a.source) for a in self.k.arguments if a.stored and a.source is not None}
+        return slot if slot in stored else ("late",)

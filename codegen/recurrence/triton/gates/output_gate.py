@@ -171,12 +171,12 @@ class Blocks(Memory):
                 left = self.stored_of(a, at) if x.axes else self.summed(a, at)
                 self.compare(x, at, left, found[n][0][x.attrs[:2]])
         for s, gradient in self.k.spans:
-            ends = decay_sum(s.name, ENDS, self.axes_of(s))
+            ends = decay_sum(s.name, ENDS, axes=self.axes_of(s))
             if ends in arguments:  # the decay times <S, dS> after a block's last step, for each channel
                 left = self.of_chunks(arguments[ends], at, ends.axes)
                 self.compare(ends, at, left, self.spans_of(s, gradient, found) - self.written(s, found))
                 continue
-            (x,) = (x for x in arguments if (state_of(x), part_of(x)) == (s.name, STATE_ADJOINT))
+            (x,) = (x for x in arguments if (state_of(x), part_of(x)) == (s.name, (STATE_ADJOINT,)))
             self.compare_state_adjoint(x, s, gradient, arguments[x], at, found)
 
     def axes_of(self, s: StateForm) -> tuple[str, ...]:

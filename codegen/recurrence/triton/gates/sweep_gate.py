@@ -27,6 +27,7 @@ from ....ir.kernel_ir import If, KernelFunction, statements
 from ...normal_form.form import StateForm
 from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel
+from ..plan_passes.decay_sums import decay_sum
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import TRANSITION, at_row
 from ..print.axis_names import block_name
@@ -325,13 +326,13 @@ class Swept(Memory):
         for boundary in o.sums:
             if boundary.totals:
                 node = total(add(*boundary.reads.values()), ROW)
-                x = leaf("sums", f"{boundary.state}.{boundary.kind}", node.axes)
+                x = decay_sum(boundary.state, boundary.kind, axes=node.axes)
                 if self.asks(a := arguments[x, Role.OUT]):
                     cells = self.of_chunks(a, at, x.axes)
                     self.compare(x, at, cells, self.over(x, node, env, sizes))
                 continue
             for slot, node in boundary.reads.items():
-                x = leaf("sums", f"{boundary.state}.{boundary.kind}.{slot}")
+                x = decay_sum(boundary.state, boundary.kind, slot)
                 if self.asks(a := arguments[x, Role.OUT]):
                     self.compare_sums(x, a, node, (env, sizes), at)
         for store in piece.stores:

@@ -49,9 +49,9 @@ from ....ir.kernel_ir import Do, If, Let, Note, Statement, added, let, reads
 from ....ir.kernel_ir import Store as StoreTo
 from ....ir.step_program import PER_HEAD
 from ...chunkwise.chunk_program import DECAYS
-from ...chunkwise.plan import Accumulate, Plan, Sweep
+from ...chunkwise.plan import ENTERING, Accumulate, Plan, Sweep
 from ...normal_form.form import StateForm
-from ..plan_passes.decay_sums import OWN, decay_sum
+from ..plan_passes.decay_sums import OWN, SPANS, decay_sum, part_of
 from ..plan_passes.hoist import SIDES, Opened, Sums, made_here, opened
 from ..plan_passes.roles import PER_STEP, at_row, is_state
 from ..plan_passes.split_reads import products_of
@@ -232,8 +232,8 @@ class Steps:
     name_of: NameOf
     begun: dict[str, str] = field(default_factory=dict)  # names of what there is of it so far, by `late` and `early`
 
-    def argument(self, what: str, tiles: Tiles) -> str:
-        x = leaf("sums", f"{self.state}.{what}")
+    def argument(self, part: tuple[str, ...], tiles: Tiles) -> str:
+        x = decay_sum(self.state, *part)
         return tiles.argument(self.name_of(x), Role.OUT, "sums", x, stores=True)
 
     def add(self, slot: str, x: Code) -> Statement:
@@ -241,7 +241,7 @@ class Steps:
         slot = "late" if self.at_once else slot
         if slot in self.begun:
             return added(self.begun[slot], x)
-        self.begun[slot] = self.name_of(leaf("sums", f"{self.state}.{slot}"))
+        self.begun[slot] = self.name_of(decay_sum(self.state, slot))
         return let(self.begun[slot], x)
 
     def store(self, tiles: Tiles) -> None:
@@ -250,7 +250,7 @@ class Steps:
         spans = self.name_of(spans_of(self.state))
         found: list[Statement] = []
         for slot, sums in self.begun.items():
-            found.append(Do(call("store_sums", plus(self.argument(slot, tiles), "at", "i"), sums, "i_ok")))
+            found.append(Do(call("store_sums", plus(self.argument((slot,), tiles), "at", "i"), sums, "i_ok")))
         chunk = plus(times("bh", "chunks"), "c", call("tl.arange", 0, 1))
         found.append(StoreTo(plus(f"{spans}_out", chunk), Name(spans)))
         tiles.body.append(If(Not(APART), tuple(found)))
@@ -477,7 +477,7 @@ def _sweep(
 def _later(t: FusedBackward) -> set[Node]:
     """The sums of pairs inside the block that need what the sweeps make."""
     terms = [(s, x) for o in t.opened.values() for s in o.sums for x in s.own if not _is_free([x[0]], t, o)]
-    return {decay_sum(s.state, f"{OWN}.{slot}") for s, (_, *slots) in terms for slot in slots}
+    return {decay_sum(s.state, OWN, slot) for s, (_, *slots) in terms for slot in slots}
 
 
 def _uses(node: Node, made: set[tuple[str, str]]) -> bool:
@@ -498,16 +498,16 @@ def _store_spans(t: FusedBackward, o: Opened, tiles: Tiles, state: str, gradient
 
 
 def spans_of(state: str) -> Node:
-    return leaf("sums", f"{state}.spans")
+    return decay_sum(state, SPANS)
 
 
 def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, steps: Steps) -> None:
     """What a block's reads add to the gradient of a decay at each step."""
     v, factor = tiles.paired_with(node)
-    target = steps.argument(f"{sums.kind}.{slot}", tiles)
+    target = steps.argument((sums.kind, slot), tiles)
     total, stored = _sum_over(target, v, tiles, factor, f"{sums.state}: {sums.kind}.{slot}")
     summed = [steps.add(slot, total)]
-    if sums.kind == "in":
+    if sums.kind == ENTERING:
         spans = steps.name_of(spans_of(sums.state))
         summed.append(added(spans, call("total_of", total, "i_ok")))
     tiles.body.append(If(APART, (stored,), tuple(summed)))
@@ -519,7 +519,7 @@ def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: Inside, o: Ope
         node = _by_matrix(node, o, tiles)
         pairs = tiles.assign("pairs", tiles.value(node).over((ROW, COL)), (ROW, COL), note=tiles.note(node)).code
         for slot, side in zip(slots, SIDES, strict=True):
-            key, more = (decay_sum(sums.state, f"{OWN}.{slot}"), side), call(f"{side}_sums", pairs, "WARPS")
+            key, more = (decay_sum(sums.state, OWN, slot), side), call(f"{side}_sums", pairs, "WARPS")
             own[key] = tiles.assign("sums", own[key] + more if key in own else more, (ROW,)).code
 
 
@@ -539,12 +539,12 @@ def _by_matrix(x: Node, o: Opened, tiles: Tiles) -> Node:
 
 def _store_own(own: Inside, tiles: Tiles, steps: Steps) -> None:
     for x in dict.fromkeys(x for x, _ in own):
-        what = x.attrs[1].removeprefix(f"{steps.state}.")
-        target = steps.argument(what, tiles)
+        part = part_of(x)
+        target = steps.argument(part, tiles)
         rows, columns = (own.get((x, side)) for side in SIDES)
         parts = call("store_partial_sums", target, rows or NOTHING, columns or NOTHING, "bh", "t0", "T", "i_ok")
         total = rows - columns if rows and columns else rows or Negative(columns or NOTHING)
-        more = steps.add(what.removeprefix("own."), total)
+        more = steps.add(part[-1], total)
         tiles.body.append(If(APART, (Do(parts, x.attrs[1]),), (more,)))
 
 

@@ -392,7 +392,7 @@ def _store_ends(state: str, terms: list[Code], s: StateForm, o: Opened, tiles: T
     """What is left of a state-adjoint product at the end of a block, for each channel: the terms inside it are added
     afterwards."""
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
-    x = decay_sum(state, ENDS, (own,))
+    x = decay_sum(state, ENDS, axes=(own,))
     target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
     return StoreTo(plus(target, chunk_place(own)), _sum(terms), Name(tiles.ok(own)), f"{state}: ends")
 
@@ -407,7 +407,7 @@ def _store_state_adjoint(
         target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         return [StoreTo(plus(target, tile_place(tiled)), total, Name(tiles.stored_rows), note)]
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
-    x = decay_sum(state, STATE_ADJOINT, (own,), "stored")
+    x = decay_sum(state, STATE_ADJOINT, axes=(own,), kind="stored")
     target = tiles.argument(name_of(x), Role.OUT, "out", x, (own,), stores=True)
     axes = tiles.ordered((ROW, own))
     late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))

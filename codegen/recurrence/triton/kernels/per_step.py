@@ -18,7 +18,7 @@ from ....ir.launch_ir import Statement as LaunchStatement
 from ....ir.launch_ir import stored as stored_to
 from ....ir.python_code import Fixed, beside, choice, either, made_by, several
 from ....ir.spellings import Function
-from ....ir.step_program import DECAYS, LOG_PER_HEAD, PER_HEAD
+from ....ir.step_program import DECAYS, LOGARITHM_OF, PER_HEAD
 from ....printing.expressions import NodePrinter, Triton
 from ....printing.terms import Axes
 from ...normal_form.matrix_parameters import PER_STEP as DIFFERS
@@ -30,7 +30,7 @@ from ..print.sizes import cdiv, padded, sizes
 STEP = "!"  # the axis of steps; sorts before every dim
 OPERATIONS = frozenset("leaf const number size add mul pow fn max sum peak expand".split())
 PER_STEP = DIFFERS - {"sums"}  # [B, T, H, ...]
-KINDS = PER_STEP | {"sums", "constant", *PER_HEAD, *LOG_PER_HEAD}
+KINDS = PER_STEP | {"sums", "constant", *PER_HEAD, LOGARITHM_OF["decay parameter"]}
 ZERO, FINITE = 0, 1  # what padding holds, as `NodePrinter` has it
 
 

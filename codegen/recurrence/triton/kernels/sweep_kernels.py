@@ -41,6 +41,7 @@ from ....ir.kernel_ir import Store as StoreTo
 from ...chunkwise.plan import Sweep
 from ...chunkwise.segment_maps import feeds_back
 from ...normal_form.form import StateForm
+from ..plan_passes.decay_sums import decay_sum
 from ..plan_passes.hoist import Opened, Sums, uses
 from ..plan_passes.roles import at_row
 from ..plan_passes.split_reads import products_of
@@ -465,13 +466,13 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     found: dict[str, tuple[Code, Node]] = {}
     for slot, node in sums.reads.items():
         v = tiles.paired(node)
-        found[f"{sums.kind}.{slot}"] = over_tile(v.code, v.axes, tiled) if len(v.axes) > 1 else v.code, node
+        found[slot] = over_tile(v.code, v.axes, tiled) if len(v.axes) > 1 else v.code, node
     made: list[tuple[Statement, Node, int]] = []
     for slot, (total, node) in found.items():
-        x = leaf("sums", f"{sums.state}.{slot}")
+        x = decay_sum(sums.state, sums.kind, slot)
         target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         value = tiles.assign("sums", total, (ROW,)).code
-        made.append((stored_sums(target, value, tiled, f"{sums.state}: {slot}"), node, len(tiles.body) - 1))
+        made.append((stored_sums(target, value, tiled, f"{sums.state}: {sums.kind}.{slot}"), node, len(tiles.body) - 1))
     return made
 
 
@@ -482,7 +483,7 @@ def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> Statement:
     (axis,) = (a for a in v.axes if a != ROW)
     total = call("tl.sum", tiles.until_ends(v.code, node, v.axes), axis=v.axes.index(ROW))
     value = tiles.assign("sums", total, (axis,)).code
-    x = leaf("sums", f"{sums.state}.{sums.kind}", (axis,))
+    x = decay_sum(sums.state, sums.kind, axes=(axis,))
     target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
     return StoreTo(plus(target, chunk_place(axis)), value, Name(tiles.ok(axis)), f"{sums.state}: {sums.kind}")
 

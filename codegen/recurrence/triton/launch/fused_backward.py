@@ -16,7 +16,7 @@ from ..kernels.arguments import Role
 from ..kernels.chunk_kernel import Kernel
 from ..kernels.fused_backward import FusedBackward, ends_of, fused_backward_kernel, spans_of
 from ..kernels.sweep_kernels import sweep_kernel
-from ..plan_passes.decay_sums import OWN, decay_sum
+from ..plan_passes.decay_sums import OWN, SPANS, decay_sum, part_of
 from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import size_name
@@ -126,27 +126,27 @@ class FusedBackwardHost(Host):
         sums lay, if it may be `in_place`."""
         stored = {s.leaf for k in self.t.sweeps for s in self.fused.stores[k]}
         made_of = [a.source for a in kernel.arguments if a.layout == "sums" and a.source is not None]
-        named = {x.attrs[1].removeprefix(f"{self.t.state.name}."): x for x in made_of if x not in stored}
+        named = {part_of(x): x for x in made_of if x not in stored}
         if not named:
             return
-        sides: dict[str, set[str]] = {}  # of what pairs inside blocks are summed to
+        sides: dict[tuple[str, ...], set[str]] = {}  # of what pairs inside blocks are summed to
         for sums in (x for o in self.t.opened.values() for x in o.sums):
             for slot, side in ((n, side) for _, *slots in sums.own for n, side in zip(slots, SIDES, strict=True)):
-                sides.setdefault(f"own.{slot}", set()).add(side)
+                sides.setdefault((OWN, slot), set()).add(side)
         self.body.append(Define(("warps",), made_by("warps_of", several(*map(padded, kernel.axes)))))
         decays = [a.name for a in kernel.arguments if a.role is Role.SUMS] if in_place else []
         apart = made_by("apart", "warps")
-        for what, x in named.items():
+        for part, x in named.items():
             name, parts = (
                 self.names(x),
-                [made_by(f"{side}_partial_sums", "warps") for side in SIDES if side in sides.get(what, ())],
+                [made_by(f"{side}_partial_sums", "warps") for side in SIDES if side in sides.get(part, ())],
             )
             shape = beside("B", "H", plus(*parts) if parts else 1, "T")
-            if what == "spans":
+            if part == (SPANS,):
                 room: Alloc | Set = Alloc(
                     name, beside("B", "H", "blocks.chunks", choice("warps", made_by("apart", "warps"), 1))
                 )
-            elif "." in what:
+            elif len(part) > 1:
                 room = Alloc(name, shape, when=apart)
             elif decays:
                 room = Set((name,), choice(None, made_by("apart", "warps"), ref(f"block_{decays.pop()}")))
@@ -166,13 +166,13 @@ class FusedBackwardHost(Host):
         found: dict[str, Node] = {}
         for o in self.t.opened.values():
             for sums in o.sums:
-                found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
-                found |= {f"own_{slot}": decay_sum(state, f"{OWN}.{slot}") for slot in sums.slots}
+                found |= {f"{sums.kind}_{slot}": decay_sum(state, sums.kind, slot) for slot in sums.reads}
+                found |= {f"own_{slot}": decay_sum(state, OWN, slot) for slot in sums.slots}
         spans = ref(self.names(spans_of(state)))
         arguments = [beside(spans, "blocks"), *(Named(slot, ref(self.names(x))) for slot, x in found.items())]
         arguments += [Named("at_once", Literal(True))] if state in self.fused.at_once else []
         kinds = {"late"} if state in self.fused.at_once else {slot.split("_")[1] for slot in found}
-        sides = [ref(self.names(leaf("sums", f"{state}.{x}"))) if x in kinds else NONE for x in ("late", "early")]
+        sides = [ref(self.names(decay_sum(state, x))) if x in kinds else NONE for x in ("late", "early")]
         by_parts = Call((name,), "block_state_adjoint", tuple(arguments), lines=True)
         by_step = Call((name,), "step_state_adjoint", (spans, Fixed("blocks"), *sides))
         self.body.append(If(made_by("apart", "warps"), (by_parts,), (by_step,)))

@@ -48,6 +48,7 @@ from ..kernels.fused_backward import FusedBackward
 from ..kernels.per_step import Result, printable
 from ..kernels.prologue_kernels import intra_chunk_kernel
 from ..kernels.tile_values import Fine
+from ..plan_passes.decay_sums import OWN, decay_sum
 from ..plan_passes.hoist import Opened, owned, uses
 from ..plan_passes.roles import PER_STEP
 from ..plan_passes.value_placement import Store
@@ -432,12 +433,10 @@ class PrologueLaunches(PassValues):
 
     def _boundary_sums(self, o: Opened) -> list[Node]:
         """What the sweep of a sweep sums for gradients of decays."""
-        found = [(s.state, f"{s.kind}.{slot}") for s in o.sums if not s.totals for slot in s.reads]
-        found += [(s.state, f"own.{slot}") for s in o.sums if not s.prologue for slot in s.slots]
-        totals = [
-            leaf("sums", f"{s.state}.{s.kind}", self.plan.form.state(s.state).decay_axes) for s in o.sums if s.totals
-        ]
-        return [*(leaf("sums", f"{state}.{slot}") for state, slot in found), *totals]
+        found = [decay_sum(s.state, s.kind, slot) for s in o.sums if not s.totals for slot in s.reads]
+        found += [decay_sum(s.state, OWN, slot) for s in o.sums if not s.prologue for slot in s.slots]
+        axes = {s.state: self.plan.form.state(s.state).decay_axes for s in o.sums}
+        return [*found, *(decay_sum(s.state, s.kind, axes=axes[s.state]) for s in o.sums if s.totals)]
 
     def _new_state(self, name: str, s: StateForm, count: Code, when: Code | None = None) -> Alloc:
         return Alloc(name, beside(count, "H", *sizes(s.axes)), when=when)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from ....ir.python_code import Fixed, Named, also, beside, isin, made_by, method
 from ....ir.step_program import StepProgram, Var
 from ....printing.cannot_print import CannotPrint
 from ...chunkwise.compiled import Compiled
-from ...chunkwise.plan import Accumulate, Plan, Unroll
+from ...chunkwise.plan import ENTERING, LEAVING, Accumulate, Plan, Unroll
 from ...normal_form.form import StateAdjointProduct
 from ...step.adjoint import gradient_name
 from ..kernels.coupling_weights import (
@@ -66,6 +67,12 @@ class StateAdjointLaunches(PrologueLaunches):
         self.entered: set[str] = set()  # states whose values before each segment are known
         self.left: set[str] = set()  # states whose last values are known
         self.paired: set[str] = set()  # states whose state-adjoint products at the ends of segments are known
+        self.counts: Counter[str] = Counter()  # kernels that there is one of for each part
+
+    def _numbered(self, stem: str) -> str:
+        """The name of the next kernel of its sort."""
+        self.counts[stem] += 1
+        return f"{self.kind}_{stem}_{self.counts[stem]}"
 
     def _unroll(self, stage: Unroll) -> None:
         """The products at each step, by a kernel over all blocks."""
@@ -88,14 +95,12 @@ class StateAdjointLaunches(PrologueLaunches):
             raise CannotPrint("a sweep loads what is made of the gradient of a decay for each channel")
         stage, ahead = hoisted(stage, channels, streams)
         wanted = set().union(*(self.wants.paired(x.attrs[1]) for x in stage.outputs))
-        prologue = sum(x.name.startswith(f"{self.kind}_prologue_unroll") for x in self.kernels) + 1
         made_ahead = {**ahead.prologue.matrices, **ahead.prologue.scaled}
-        self._launch_prologue_by_intervals(
-            ahead, made_ahead, wanted, f"{self.kind}_prologue_unroll_{prologue}", frozenset(ahead.prologue.matrices)
-        )
+        if made_ahead:
+            name = self._numbered("prologue_unroll")
+            self._launch_prologue_by_intervals(ahead, made_ahead, wanted, name, frozenset(ahead.prologue.matrices))
         for part in [stage] if channels is not None else _parts_of(stage):
-            number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
-            kernel = unroll_kernel(f"{self.kind}_unroll_{number}", part, streams, self.names, ahead)
+            kernel = unroll_kernel(self._numbered("unroll"), part, streams, self.names, ahead)
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             kernels.append((kernel, list(part.outputs)))
@@ -187,7 +192,7 @@ class StateAdjointLaunches(PrologueLaunches):
         name, axes = self.names(leaf("state", p.state)), p.leaf.axes
         target = f"{name}_state_adjoint"
         if p.state in self.schedule.spans and (not axes or p.state in self.schedule.whole):
-            made = ref(self.names(decay_sum(p.state, STATE_ADJOINT, axes, "stored" if axes else "sums")))
+            made = ref(self.names(decay_sum(p.state, STATE_ADJOINT, axes=axes, kind="stored" if axes else "sums")))
             if not axes:
                 self._under(wanted, [Call((target,), "total", (several("B", "T", "H"), Fixed("torch.float32"), made))])
             elif made != ref(target):
@@ -219,10 +224,10 @@ class StateAdjointLaunches(PrologueLaunches):
                 self.body.append(Set((side,), zeros))
         made = (ref("late"), ref("early"))
         if p.state in self.schedule.spans:
-            ends = ref(self.names(decay_sum(p.state, ENDS, axes)))
+            ends = ref(self.names(decay_sum(p.state, ENDS, axes=axes)))
             self.body.append(Call((f"{name}_state_adjoint",), "block_sums", (*made, ends, Fixed("blocks"))))
             return
-        totals = [ref(self.names(decay_sum(p.state, kind))) for kind in ("in", "out") if at_boundaries]
+        totals = [ref(self.names(decay_sum(p.state, kind))) for kind in (ENTERING, LEAVING) if at_boundaries]
         arguments = (*made, ref(start), Fixed("layout"), Fixed("segments"), *totals)
         self.body.append(Call((f"{name}_state_adjoint",), "suffix_sum", arguments))
 
@@ -230,16 +235,16 @@ class StateAdjointLaunches(PrologueLaunches):
         """What the sweeps over the state and over its gradient have summed, put together."""
         found: dict[str, str] = {}
         for sums in (s for o in self.opened.values() for s in o.sums if s.state == p.state):
-            made = {f"{sums.kind}.{slot}": decay_sum(p.state, f"{sums.kind}.{slot}") for slot in sums.reads}
-            made |= {f"own.{n}": sums.prologue.get(n, decay_sum(p.state, f"{OWN}.{n}")) for n in sums.slots}
-            found |= {slot: self.names(x) for slot, x in made.items()}
+            made = {(sums.kind, n): decay_sum(p.state, sums.kind, n) for n in sums.reads}
+            made |= {(OWN, n): sums.prologue.get(n, decay_sum(p.state, OWN, n)) for n in sums.slots}
+            found |= {"_".join(part): self.names(x) for part, x in made.items()}
         scale = self.plan.form.state(p.state).decay
         assert scale is not None
         decay = self.names(scale)
         given = (ref(f"{decay}_sums"), ref(f"{decay}_rests"), ref(start))
         arguments = [
             beside(*given, "layout", "segments", "config.exact"),
-            *(Named(slot.replace(".", "_"), ref(x)) for slot, x in found.items()),
+            *(Named(slot, ref(x)) for slot, x in found.items()),
         ]
         arguments += [Named("at_once", Literal(True))] if p.state in self.fused.at_once else []
         self.body.append(Call((f"{name}_state_adjoint",), "boundary_sums", tuple(arguments), lines=True))
@@ -253,12 +258,12 @@ class StateAdjointLaunches(PrologueLaunches):
 
 def _parts_of(stage: Unroll) -> list[Unroll]:
     """What is of states, and what is of pairs of steps inside a block alone: no program has the registers for both."""
-    parts: dict[str, dict[Node, Node]] = {}
+    parts: dict[tuple[str, ...], dict[Node, Node]] = {}
     for x, node in stage.outputs.items():
         for term in () if node == ZERO else terms_of(node):
-            kind = "" if any(map(is_state, walk(term))) else OWN
-            made = parts.setdefault(kind, {})
-            y = decay_sum(x.attrs[1], kind) if kind else leaf("sums", x.attrs[1])
+            part = () if any(map(is_state, walk(term))) else (OWN,)
+            made = parts.setdefault(part, {})
+            y = decay_sum(x.attrs[1], *part)
             made[y] = add(made[y], term) if y in made else term
     return [replace(stage, outputs=made) for made in parts.values()]
 

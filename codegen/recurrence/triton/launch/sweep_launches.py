@@ -244,9 +244,9 @@ class SweepLaunches(StateAdjointLaunches):
             if x is None or x.op != "leaf" or x.attrs[0] not in ("sums", "stored"):
                 continue
             own = sizes(x.axes)
-            if part_of(x) == ENDS:
+            if part_of(x) == (ENDS,):
                 found.append(Alloc(self.names(x), beside("B", "H", "blocks.chunks", *own)))
-            elif part_of(x) == STATE_ADJOINT:
+            elif part_of(x) == (STATE_ADJOINT,):
                 if (decay := self._decay_of(x, k)) in free:
                     free.remove(decay)
                     found.append(Set((self.names(x),), ref(f"{decay}_sums"), in_place=True))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ....ir.expr import Kept, Node, identifier, plain_name
 from ....ir.letters import is_lettered, step_names
+from ....ir.step_program import WHOSE_LOGARITHM
 from ...chunkwise.compiled import Compiled
 from .axis_names import axis_name, block_name, counter, size_name, tile_name
 from .reserved import RESERVED
@@ -55,8 +56,8 @@ class Names:
 
     def __call__(self, x: Node) -> str:
         key: object = x.attrs[:2] if x.op == "leaf" else x
-        if x.op == "leaf" and x.attrs[0].startswith("log "):
-            key = (x.attrs[0].removeprefix("log "), x.attrs[1])
+        if x.op == "leaf" and x.attrs[0] in WHOSE_LOGARITHM:
+            key = (WHOSE_LOGARITHM[x.attrs[0]], x.attrs[1])
         if key not in self.known:
             self.known[key] = self._new(x)
             self.taken.add(plain_name(self.known[key]))

@@ -4,6 +4,7 @@ when it waits for them."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from ....ir.code import Binary, Call, Cast, Code, Expanded, Group, Literal, Load, Name, Negative, both, names_in
 from ....ir.code_parts import rebuilt
@@ -488,7 +489,8 @@ class Consumer:
             return x
         name = next((n for n, y in self.sweep.numbers.items() if y.value == x.value), None)
         if name is None:
-            name = f"number{sum(n.startswith('number') for n in self.sweep.numbers) + 1}"
+            taken = self.sweep.numbers.keys() | self.sweep.definitions.keys()
+            name = next(n for n in map("number{}".format, count(1)) if n not in taken)
             self.sweep.known.pop(name, None)
             self.sweep.numbers[name] = Let((name,), x.value)
             self.sweep.shapes.known[name] = self.sweep.shapes.of(x.value)
