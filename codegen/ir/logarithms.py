@@ -1,7 +1,8 @@
 """Logarithms without loss: of what is near 1 as well as of what is near 0, and never of a difference that rounding has eaten.
 
 Where f is at most 1 and both f and 1 - f are sums of terms that are never negative, log f is log1p(-(1 - f)) if f is far from 0,
-the logarithm of its terms if it is far from 1, and logsigmoid(log f - log(1 - f)) otherwise.
+the logarithm of its terms if it is far from 1, and logsigmoid(log f - log(1 - f)) otherwise. Of a decay, where f or 1 - f has a
+factor that may be 0 in floats, it is log f below 1/2, and log1p(-(1 - f)) above.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from .expr import (
     terms_of,
     walk,
 )
+from .functions import UNIT_OF
 from .positive_terms import Polynomials, Terms, log_above_zero, log_share
-from .ranges import Ranges, extremes
+from .ranges import LEAST, Range, Ranges, extremes, plus
 
 SIDES: dict[str, tuple[Callable[[Node], Node], Callable[[Node], Node]]] = {  # functions, above 0 and below
     "abs": (lambda y: y, lambda y: mul(-1, y)),
@@ -45,11 +47,12 @@ class Logarithms:
     """The logarithms of expressions that are seen to be positive.
 
     `near_one`: with all digits of a logarithm near 0 as well. Where a power of the expression is made of it, its absolute error
-    counts alone, and a shorter form will do.
+    counts alone, and a shorter form will do. `floats`, the ranges of what floats hold, for decays: gradients come as those of
+    logarithms, so there is none whose slope is infinite, or nearly so.
     """
 
-    def __init__(self, ranges: Ranges, near_one: bool = True) -> None:
-        self.ranges, self.near_one = ranges, near_one
+    def __init__(self, ranges: Ranges, near_one: bool = True, floats: Ranges | None = None) -> None:
+        self.ranges, self.near_one, self.floats = ranges, near_one, floats
         self.polynomials = Polynomials(ranges, near_one)
 
     def log(self, x: Node) -> Node | None:
@@ -120,11 +123,15 @@ class Logarithms:
                     a, b = self.log(one), self.log(other)
                     if a is not None and b is not None:
                         return maximum(a, b) if largest else minimum(a, b)
-        return log_above_zero(x) if self.ranges(x).positive else None
+        return log_above_zero(x) if self.ranges(x).positive and self._gentle(x) else None
+
+    def _gentle(self, x: Node) -> bool:
+        """Will the slope of the logarithm do for a decay?"""
+        return self.floats is None or self.polynomials.gentle(x)
 
     def _by_terms(self, x: Node) -> Node | None:
         t = self.polynomials.terms(x)
-        if t is None or not t.positive:
+        if t is None or not t.positive or not self._gentle(x):
             return None
         if len(t.terms) == 1 or not self.near_one:
             return _log_of_terms(t)
@@ -137,11 +144,36 @@ class Logarithms:
             return fn("log1p", mul(-1, c.node()))
         if t.high <= 1 - FAR:
             return _log_of_terms(t)
-        return log_share(_log_of_terms(t), _log_of_terms(c))
+        share = log_share(_log_of_terms(t), _log_of_terms(c))
+        return _by_halves(t, c.node()) if self.endless(share) else share
+
+    def endless(self, log: Node) -> bool:
+        """Has the logarithm of a decay an infinite slope at values that floats take? A quotient of its gradient is none there."""
+        logs = (x for x in walk(log) if x.op == "fn" and x.attrs[0] in LEAST)
+        return self.floats is not None and not all(self._apart(x.args[0], LEAST[x.attrs[0]], self.floats) for x in logs)
+
+    def _apart(self, argument: Node, least: int, floats: Ranges) -> bool:
+        """Is the argument of a logarithm apart from where it has no value, as intervals or a sum of positive terms show?"""
+        if plus(floats(argument), Range(Fraction(-least), Fraction(-least), False, False)).positive:
+            return True
+        terms = self.polynomials.terms(add(argument, -least))
+        return terms is not None and terms.low > 0
+
+
+def _by_halves(t: Terms, rest: Node) -> Node:
+    """log f of f = 1 - rest, the sum of t: of f where it is below 1/2, and log1p(-rest) elsewhere, which is kept from infinity
+    where it doesn't count. Both slopes are f'/f: none is lost or comes twice where rounding says of f and of the rest that they
+    are below 1/2."""
+    f, half = t.node(), const(Fraction(1, 2))
+    side = fn(UNIT_OF, add(f, mul(-1, half)))  # -1 below, 1 above
+    below, above = (mul(half, add(1, mul(sign, side))) for sign in (-1, 1))
+    near_one = fn("log1p", mul(-1, minimum(rest, const(Fraction(3, 4)))))
+    return add(mul(below, fn("log", f) if t.low > 0 else log_above_zero(f)), mul(above, near_one))
 
 
 def one_sided(x: Node) -> Node:
-    """A sum, in which a size and its number are one: |y| + y is 2 relu(y), and |y| - relu(y) is relu(-y)."""
+    """A sum, in which a size and its number are one: |y| + y is 2 max(y, 0), and |y| - relu(y) is relu(-y). At 0 the slope of the
+    maximum is 1/2, and that of |y| + y is 1, which a `relu`, whose slope is 0 there, would lose."""
     terms = list(terms_of(x))
     for t in terms:
         for f in factors_of(t):
@@ -149,10 +181,9 @@ def one_sided(x: Node) -> Node:
                 continue
             rest, (y,) = mul(*(g for g in factors_of(t) if g is not f)), f.args
             for sign in (1, -1):
-                positive, negative = fn("relu", mul(sign, y)), fn("relu", mul(-sign, y))
                 for other, made in (
-                    (mul(sign, rest, y), mul(2, rest, positive)),
-                    (mul(-1, rest, positive), mul(rest, negative)),
+                    (mul(sign, rest, y), mul(2, rest, maximum(mul(sign, y), ZERO))),
+                    (mul(-1, rest, fn("relu", mul(sign, y))), mul(rest, fn("relu", mul(-sign, y)))),
                 ):
                     if other in terms:
                         left = [z for z in terms if z is not t and z is not other]
@@ -190,7 +221,7 @@ def _log_of_terms(t: Terms) -> Node:
         more = {e: c / start for e, c in rest.items() if e}
         return add(outside, log_of(start), fn("log1p", t.node(more)))
     if not steady:
-        return add(outside, fn("log", t.node(rest)))
+        return add(outside, log_above_zero(t.node(rest)))
     logs = [add(log_of(c), *(mul(n, t.part(f).log) for f, n in e)) for e, c in rest.items()]
     total = logs[0]
     for y in logs[1:]:

@@ -8,7 +8,7 @@ or 1 - u are joined, since u + (1 - u) = 1. Quantities with one bound only come 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -17,10 +17,15 @@ from typing import Any
 
 from .expr import ZERO, Node, add, const, fn, maximum, mul, number, power, split_constant, walk
 from .ranges import Ranges
+from .step_program import DECAYS
 
 MOST = 400  # terms of a polynomial
 SMALLEST = const(Fraction(1, 2**126))  # normal number of float32
 HIGHEST = 6  # a power that is multiplied out
+LARGEST_SLOPE = (
+    1000  # slope of a decay's logarithm: its gradient is a sum over steps, whose rounding a slope multiplies
+)
+EXPONENTIALS = ("exp", "sigmoid", "softplus")  # functions whose logarithms are never steeper than what these are of
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Terms:
 def log_above_zero(x: Node) -> Node:
     """log x of what is above 0, also where an exponential in it, or 1 less one, is too small for a float: there the logarithm is
     that of the smallest normal number, and flat, where it would be infinite, and its slope with it."""
-    vanishing = any(y.op == "fn" and y.attrs[0] in ("exp", "expm1") for y in walk(x))
+    vanishing = any(y.op == "fn" and y.attrs[0] in (*EXPONENTIALS, "expm1") for y in walk(x))
     return fn("log", maximum(x, SMALLEST) if vanishing else x)
 
 
@@ -116,6 +121,33 @@ class Polynomials:
         """1 - x, so."""
         found = self.polynomial(x)
         return None if found is None else self._positive(_plus({(): Fraction(1)}, {k: -c for k, c in found.items()}))
+
+    def gentle(self, x: Node) -> bool:
+        """Is the logarithm of such a sum no steeper than LARGEST_SLOPE, whatever the inputs are? That of b + (1 - b) sigmoid(g),
+        where b may be 0, isn't: there it rises with b as 1 / sigmoid(g)."""
+        p = self.polynomial(x)
+        return p is not None and all(
+            self._positive(_plus(_scaled(p, Fraction(LARGEST_SLOPE)), _scaled(slope, Fraction(sign)))) is not None
+            for slope in self._slopes(p)
+            for sign in (1, -1)
+        )
+
+    def _slopes(self, p: Polynomial) -> Iterator[Polynomial]:
+        """The derivatives of a polynomial for inputs that are in it as they are, and for logarithms: of decays, and of
+        exponentials of such inputs. What else is made of exponentials changes by no more than it is, and is less than 1."""
+        for q in dict.fromkeys(q for key in p for q, _ in key):
+            decay = q.op == "leaf" and q.attrs[0] in DECAYS
+            share = decay or (q.op == "pow" and q.attrs[0] < 0) or (q.op == "fn" and q.attrs[0] == "exp")
+            if not decay and not any(map(_as_it_is, q.args if share else (q,))):
+                continue
+            slope: Polynomial = {}
+            for key, c in p.items():
+                if n := dict(key).get(q):
+                    less = tuple((u, m - (u is q)) for u, m in key if u is not q or n > 1)
+                    slope[less] = slope.get(less, Fraction(0)) + n * c
+            r = self.ranges(q)
+            slope = _scaled(slope, 1 / (r.high - r.low)) if r.bounded else slope
+            yield (_times(slope, self.polynomial(q) or {}) or {}) if share else slope
 
     # --- expressions as polynomials -----------------------------------------------------------------------------------
 
@@ -304,6 +336,10 @@ def _plus(*parts: Polynomial) -> Polynomial:
     return {key: c for key, c in out.items() if c}
 
 
+def _scaled(p: Polynomial, n: Fraction) -> Polynomial:
+    return {key: n * c for key, c in p.items()}
+
+
 def _times(*parts: Polynomial) -> Polynomial | None:
     out: Polynomial = {(): Fraction(1)}
     for p in parts:
@@ -318,6 +354,15 @@ def _times(*parts: Polynomial) -> Polynomial | None:
         if len(out) > MOST:
             return None
     return out
+
+
+def _as_it_is(x: Node, summed: bool = False) -> bool:
+    """Is x made of an input that has a gradient, other than in exponentials, or of a decay in a sum?"""
+    if x.op == "leaf":
+        return x.attrs[0] != "constant" and (summed or x.attrs[0] not in DECAYS)
+    if x.op == "fn" and x.attrs[0] in EXPONENTIALS:
+        return False
+    return any(_as_it_is(a, summed or x.op == "add") for a in x.args)
 
 
 def _softplus_in(x: Node) -> tuple[Node, int] | None:

@@ -328,11 +328,8 @@ def positive(x: Node) -> bool:
         case "mul":
             return all(positive(a) for a in x.args)
         case "add":
-            some, others = any(map(positive, x.args)), all(map(at_least_zero, x.args))
-            return (some and others) or below_one(x) is not None
-        case "max":
-            return any(map(positive, x.args))
-        case "pow" | "sum" | "expand":
+            return below_one(x) is not None
+        case "pow" | "expand":
             return positive(x.args[0])
         case "fn":
             return x.attrs[0] in ("exp", "sigmoid")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...ir.expr import ONE, ZERO, Node, add, const, expand, fn, leaf, mul, number
+from ...ir.functions import MAGNITUDE
 from ...ir.step_program import DECAYS, LOGARITHM_OF
-from .abstract_interpreter import below_one
+from .abstract_interpreter import at_least_zero, below_one
 
 FORGET = const(-1000000)  # stands for the logarithm of zero: a reset, far below every threshold
 
@@ -28,7 +29,8 @@ def _log(x: Node) -> Node:
         case "mul":
             return add(*(_log(a) for a in x.args))
         case "pow":
-            return mul(x.attrs[0], _log(x.args[0]))
+            (base,) = x.args
+            return mul(x.attrs[0], _log(base if at_least_zero(base) else fn(MAGNITUDE, base)))
         case "fn" if x.attrs[0] == "exp":
             return x.args[0]
         case "fn" if x.attrs[0] == "sigmoid":

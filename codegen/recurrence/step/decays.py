@@ -14,7 +14,7 @@ from math import inf
 
 from ...ir.expr import ONE, Node, add, dim_of, factors_of, fn, leaf_names, mul, rename, replace, walk
 from ...ir.logarithms import Logarithms, lossless
-from ...ir.ranges import LEAST, Range, Ranges, plus
+from ...ir.ranges import Range, Ranges
 from ...ir.step_program import Domain, StepProgram
 
 
@@ -64,8 +64,8 @@ def domain_of(r: Range) -> Domain | None:
 class _Decays:
     def __init__(self, step: StepProgram) -> None:
         self.states = {("state", s.name) for s in step.states}
-        self.logarithms = Logarithms(Ranges(lambda x: known_range(step, x)))
         self.floats = Ranges(lambda x: known_range(step, x, ends=True), rounded=True)
+        self.logarithms = Logarithms(Ranges(lambda x: known_range(step, x)), floats=self.floats)
         self.terms: dict[Node, Node] = {}  # terms with a state -> with decays
         self.made: dict[Node, Node] = {}  # coefficients -> decays
 
@@ -171,7 +171,7 @@ class _Decays:
             return None
         if made is None:
             log = self.logarithms.log(x)
-            made = None if log is None or self._endless(log) else exponential(log)
+            made = None if log is None or self.logarithms.endless(log) else exponential(log)
         if made is not None:
             self.made[x] = made
         return made
@@ -180,18 +180,6 @@ class _Decays:
         """Is a factor 0 in floats, of which the logarithm isn't what it is made of?"""
         bases = (_base(f) for f in factors_of(product))
         return any(not lossless(b) and self.floats(b).low <= 0 for b in bases)
-
-    def _endless(self, log: Node) -> bool:
-        """Has a logarithm an infinite slope at values that floats take? A quotient of its gradient has none there."""
-        return any(not self._apart(x) for x in walk(log) if x.op == "fn" and x.attrs[0] in LEAST)
-
-    def _apart(self, x: Node) -> bool:
-        """Is the argument of a logarithm apart from where it has no value, as intervals or a sum of positive terms show?"""
-        (argument,), least = x.args, LEAST[x.attrs[0]]
-        if above(self.floats(argument), least).positive:
-            return True
-        terms = self.logarithms.polynomials.terms(add(argument, -least))
-        return terms is not None and terms.low > 0
 
 
 def _terms(x: Node) -> list[Node]:
@@ -217,11 +205,6 @@ def _divides(f: Node, above: set[Node]) -> bool:
 def _base(x: Node) -> Node:
     """Of powers, also along more axes."""
     return _base(x.args[0]) if x.op in ("pow", "expand") else x
-
-
-def above(a: Range, least: int) -> Range:
-    """The range of what is so much less."""
-    return plus(a, Range(Fraction(-least), Fraction(-least), False, False))
 
 
 def exponential(log: Node) -> Node:
