@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE =
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup style test test-all docs test-transformers test-gpu verified memcheck bench lint format demo build check emitted clean
+.PHONY: help setup style test test-all gates docs test-transformers test-gpu verified memcheck bench lint format demo build check emitted clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,6 +37,11 @@ test: style  ## lint, types and tests; the ten slowest are printed (ARGS=--recor
 
 test-all: style  ## the tests, with those that take minutes; what passed, and when, is to be committed: results/cpu/tests.json
 	$(call with-types,-m "" --record results/cpu/tests.json $(ARGS))
+
+test-all: export CHUNKFORM_TEST_GATES = once
+
+gates: setup  ## after the tests: how many gates ran, and how many are recorded as passed (ARGS=--write records what ran)
+	@$(BIN)/python tests/shared/gates_record.py $(ARGS)
 
 docs: setup build/typing  ## the documentation as a site, in build/site; a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -1,9 +1,13 @@
-"""What gates have passed is passed: a gate that gets the very same again, in any process of the tests, does not run again.
+"""What gates have passed is passed: a gate that gets the very same again doesn't run again.
 
-A gate is a function of what it is given: points and orders follow from the program by a hash. So its success is noted in the
-tests' cache, by all that it is given, by its own code, and by the text of all that it could call. What a test corrupts is another
-program, for which the gate runs; so it does while a test has replaced anything by `monkeypatch`, and where something that it is
-given has no content that can be compared. Failures are never noted. `CHUNKFORM_TEST_GATES=all` runs each.
+A gate is a function of what it is given: points and orders follow from the program by a hash. So its success is noted, by all
+that it is given, by what its own module says and the modules whose objects it is given, with all that they import
+(`judged_by.py`). What a test corrupts is another program, for which the gate runs; so it does while a test has replaced anything
+by `monkeypatch`, and where something that it is given has no content that can be compared. Failures are never noted.
+
+Notes are in the tests' cache, for the processes of one tree; what takes long is recorded in `passed.txt` as well, for all who
+have not changed what is gated. Of that one gate in 16 runs all the same, others for each record. `gates_record.py` writes it.
+`CHUNKFORM_TEST_GATES=once` looks at no record, `all` at no note either.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import enum
 import functools
 import hashlib
 import os
+import time
 import types
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -21,16 +26,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sympy
 from mpmath.ctx_mp import MPContext
 from mpmath.ctx_mp_python import _mpf as mpf
 
 from chunkform.codegen.exact import random_points, rationals
 from chunkform.codegen.ir.expr import Node
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
+from chunkform.spec.language import Declaration, Matrix
+from chunkform.spec.language.expression import Atom, Contraction
+from chunkform.spec.language.source import Source
+
+from .judged_by import judged_by
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORD = Path(__file__).with_suffix(".txt")
 CODE = ("codegen", "runtime", "spec/language")
-OURS = "chunkform.codegen."  # whose text is part of the key, with all that it calls
+OURS = "chunkform.codegen."
+DIGITS = 12  # of a key that are recorded
+RECORDED = "recorded"
 PLAIN = (type(None), bool, int, float, str, bytes, Fraction, range, type(Ellipsis))
 TREES = ("chunkform.codegen.ir.code", "chunkform.codegen.ir.kernel_ir")  # expressions and statements of kernels
 KNOWN = "its content, as tests have found it"
@@ -107,24 +121,45 @@ def passing_once(run: Callable[..., Any], gate: Callable[..., Any]) -> Callable[
         if replaced:
             return run(*given, **named)
         try:
-            path = folder() / content((gate, given, named))
+            key = content((gate, given, named))
         except NoContent:
             return run(*given, **named)
-        if path.exists():
+        note = folder() / key
+        if note.exists():
             return None
+        if is_recorded(key):
+            note.write_text(RECORDED)
+            return None
+        begun = time.process_time()
         found = run(*given, **named)
         if found is None:
-            path.touch()
+            note.write_text(f"{time.process_time() - begun:.3f}")
         return found
 
     return unless_passed
 
 
+def is_recorded(key: str) -> bool:
+    """Is it recorded that this has passed, and not its turn to run all the same?"""
+    known, turn = record()
+    return key[:DIGITS] in known and key[DIGITS] != turn
+
+
+@functools.cache
+def record() -> tuple[frozenset[str], str]:
+    """The keys that are recorded, and which digit says that a gate runs all the same."""
+    if os.environ.get("CHUNKFORM_TEST_GATES") or not RECORD.exists():
+        return frozenset(), ""
+    text = RECORD.read_bytes()
+    return frozenset(text.decode().split()), hashlib.sha256(text).hexdigest()[0]
+
+
 @functools.cache
 def folder() -> Path:
     """Where it is noted what has passed, by this code."""
-    text = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted(p for folder in CODE for p in (ROOT / folder).rglob("*.py")):
+    text = hashlib.sha256()
+    code = sorted(p for folder in CODE for p in (ROOT / folder).rglob("*.py"))
+    for path in (*code, Path(__file__), Path(__file__).with_name("judged_by.py")):
         text.update(f"{path.relative_to(ROOT)}".encode() + path.read_bytes())
     found = Path(os.environ["CHUNKFORM_CACHE"]) / "gates" / text.hexdigest()[:16]
     found.mkdir(parents=True, exist_ok=True)
@@ -148,7 +183,7 @@ def _content(x: Any, known: dict[int, str | None], kept: list[Any]) -> str:
     if t.__module__ in TREES:  # of which nothing changes any more
         found = x.__dict__.get(KNOWN)
         if found is None:
-            words = [t.__module__, t.__qualname__, *[_content(getattr(x, n), known, kept) for n in _fields(t) or ()]]
+            words = [_judging(t), *[_content(getattr(x, n), known, kept) for n in _fields(t) or ()]]
             found = x.__dict__[KNOWN] = hashlib.blake2b("\0".join(words).encode(), digest_size=16).hexdigest()
         return str(found)
     if id(x) in known:
@@ -164,19 +199,26 @@ def _content(x: Any, known: dict[int, str | None], kept: list[Any]) -> str:
         inside = [getattr(x, n) for n in fields]
     else:
         inside = list(_inside(x))
-    words = [t.__module__, t.__qualname__, *[_content(y, known, kept) for y in inside]]
+    words = [_judging(t), *[_content(y, known, kept) for y in inside]]
     known[id(x)] = found = hashlib.blake2b("\0".join(words).encode(), digest_size=16).hexdigest()
     kept.append(inside)
     return found
 
 
 @functools.cache
+def _judging(t: type) -> str:
+    """A kind of objects, and what its methods are."""
+    return f"{t.__module__} {t.__qualname__} {judged_by(t.__module__)}"
+
+
+@functools.cache
 def _fields(t: type) -> tuple[str, ...] | None:
     """Of data, the names of what it is made of: of what is compiled, its step is all that its spec says, and `known` follows."""
     left_out = ("spec", "known", "reason_where", "gates") if t is Compiled else ()
-    return (
-        tuple(f.name for f in dataclasses.fields(t) if f.name not in left_out) if dataclasses.is_dataclass(t) else None
-    )
+    if not dataclasses.is_dataclass(t) or t is Source:
+        return None
+    of_specs = t.__module__.startswith("chunkform.spec.language.")  # where what isn't compared says when it was written
+    return tuple(f.name for f in dataclasses.fields(t) if f.name not in left_out and (f.compare or not of_specs))
 
 
 def _inside(x: Any) -> Iterator[Any]:
@@ -189,7 +231,8 @@ def _inside(x: Any) -> Iterator[Any]:
         for n, y in x.items():
             yield from (n, y)
     elif isinstance(x, types.FunctionType) and f"{x.__module__}.".startswith(OURS):
-        yield from (x.__module__, x.__qualname__, *_code(x.__code__), x.__defaults__, x.__kwdefaults__)
+        yield from (x.__module__, x.__qualname__, judged_by(x.__module__), *_place(x.__code__))
+        yield from (x.__defaults__, x.__kwdefaults__)
         yield from (c.cell_contents for c in x.__closure__ or ())
     elif isinstance(x, types.MethodType):
         yield from (x.__self__, x.__func__)
@@ -203,6 +246,8 @@ def _inside(x: Any) -> Iterator[Any]:
         yield f"{x.__module__} {x.__qualname__}"
     elif isinstance(x, types.BuiltinFunctionType | types.ModuleType):
         yield f"{getattr(x, '__module__', '')} {x.__name__}"
+    elif isinstance(x, Declaration | Matrix | Source | sympy.Basic):
+        yield from _of_specs(x)
     elif f"{type(x).__module__}.".startswith(OURS) and hasattr(x, "__dict__"):
         later = {n for n in vars(x) if isinstance(getattr(type(x), n, None), functools.cached_property)}
         for n, y in vars(x).items():
@@ -220,12 +265,30 @@ def _of_numbers(x: np.ndarray | MPContext | mpf) -> Iterator[Any]:
         yield str(x._prec_rounding if isinstance(x, MPContext) else x._mpf_)
 
 
-def _code(code: types.CodeType) -> Iterator[str]:
-    yield f"{code.co_filename} {code.co_firstlineno} {code.co_code.hex()} {code.co_names} {code.co_varnames}"
-    for x in code.co_consts:
-        if isinstance(x, types.CodeType):
-            yield from _code(x)
-        elif isinstance(x, frozenset):
-            yield repr(sorted(map(repr, x)))
-        else:
-            yield repr(x)
+def _of_specs(x: Declaration | Matrix | Source | sympy.Basic) -> Iterator[Any]:
+    """What specs say, wherever they are written."""
+    if isinstance(x, Declaration):
+        for n, y in vars(x).items():
+            if n not in ("where", "doc", "source", "claims", "owner"):
+                yield from (n, y)
+    elif isinstance(x, Matrix):
+        yield from (x.op, x.args, x.rows, x.cols)
+    elif isinstance(x, Atom):
+        yield from (x.name, x.kind, x.ref)
+    elif isinstance(x, Contraction):
+        yield x.matrix
+    elif isinstance(x, sympy.Symbol):
+        yield from (x.name, *sorted(map(str, x.assumptions0.items())))
+    elif isinstance(x, sympy.Basic):
+        yield x.args or sympy.srepr(x)
+
+
+def _place(code: types.CodeType) -> Iterator[Any]:
+    """Where a function is in its module, which may define several of its name."""
+    if "<l" in code.co_qualname:  # a lambda, or within a function
+        places = [(a, b) for _, _, a, b in code.co_positions() if b]
+        yield from (
+            code.co_firstlineno,
+            min(places, default=None),
+            max(b for _, b in places) if places else code.co_code,
+        )
