@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from chunkform.errors import BackendError
 from chunkform.spec.language import Declaration, find
-from chunkform.spec.language.load import everything
+from chunkform.spec.language.load import CATALOGUE, PUBLISHED
 
 from ..checking.accuracy import AMPLIFIED, Judged
 from ..checking.calls import SECONDS, Report, Subject, call, check_calls, reproduction
@@ -74,8 +75,8 @@ def subject_of(r: Declaration, device: str) -> Subject:
 
 def checked(r: Declaration, report: Report, subject: Subject, device: str) -> list[Checked]:
     """The worst of each quantity and dtype, with the cause of its failures."""
-    file = str(r.where.file)
-    spec = r.name if any(x.name == r.name and str(x.where.file) == file for x in everything()) else file
+    file = Path(r.where.file)
+    spec = r.name if file.parent in (CATALOGUE, PUBLISHED) else str(file)
     worst: dict[tuple[str, str], Checked] = {}
     for t in report.calls:
         cause = next((x for x in report.causes if not t.ok and x.holds(t.row)), None)

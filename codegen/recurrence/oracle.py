@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import sympy
 import torch
 from torch import Tensor
 
-from ..ir.evaluate import Env, evaluate, evaluate_all
-from ..ir.expr import dim_of
+from ..ir.evaluate import Env, applied, evaluate
+from ..ir.expr import Node, dim_of, leaf_names, walk
 from ..ir.functions import HELD, MAGNITUDE, SAME, UNIT_OF
-from ..ir.step_program import StepProgram
+from ..ir.step_program import StepProgram, Var
 from .chunkwise.compiled import Compiled
 from .gates.run_steps import stored
 
@@ -204,27 +205,56 @@ def run_steps_of(
     }
     states = dict(start)
     collected: dict[str, list[Tensor]] = {n: [] for n in program.outputs}
-    nodes = [*program.updates.values(), *program.outputs.values()]
+    env: Env = {(v.kind, v.name): _constant(v, constants, numbers) for v in program.variables if v.kind == "constant"}
+    env |= {(v.kind, v.name): values[v.name] for v in program.variables if v.kind != "constant"}
+    sequences = {(v.kind, v.name): values[v.name].unbind(1) for v in program.variables if v.per_step}
+    nodes = (*program.updates.values(), *program.outputs.values())
+    ahead, late = _parted(nodes, frozenset(sequences))
+    known: dict[Node, Tensor] = {}
+    for x in ahead:
+        known[x] = applied(x, known, env, numbers, sizes)
+    wanted = {x for y in late for x in y.args}.union(nodes) & known.keys()
+    fixed = {x: known[x] for x in wanted if not leaf_names(x) & sequences.keys()}
+    moving = {x: known[x].unbind(1) for x in wanted if x not in fixed}
     for t in range(steps):
         if low is not None and t and t % INTERVAL == 0:
             states = {n: x.to(low).to(dtype) for n, x in states.items()}
-        env: Env = {}
-        for v in program.variables:
-            if v.kind == "constant":
-                env[v.kind, v.name] = numbers.const(Fraction(constants.get(v.name, v.default)))  # type: ignore[arg-type]
-            else:
-                env[v.kind, v.name] = values[v.name][:, t] if v.per_step else values[v.name]
-        for name, x in states.items():
-            env["state", name] = x
-        results = evaluate_all(nodes, env, numbers, sizes)
-        for (name, node), x in zip(program.updates.items(), results, strict=False):
+        env |= {key: x[t] for key, x in sequences.items()}
+        env |= {("state", n): x for n, x in states.items()}
+        done = fixed | {x: values[t] for x, values in moving.items()}
+        for x in late:
+            done[x] = applied(x, done, env, numbers, sizes)
+        for name, node in program.updates.items():
             own = program.state(name).axes
-            states[name] = stored(x, node.axes, own).expand(batch, heads, *(sizes[dim_of(a)] for a in own))
-        for (name, node), x in zip(program.outputs.items(), results[len(program.updates) :], strict=True):
+            states[name] = stored(done[node], node.axes, own).expand(batch, heads, *(sizes[dim_of(a)] for a in own))
+        for name, node in program.outputs.items():
             own = program.output_axes[name]
-            collected[name].append(stored(x, node.axes, own).expand(batch, heads, *(sizes[dim_of(a)] for a in own)))
+            value = stored(done[node], node.axes, own)
+            collected[name].append(value.expand(batch, heads, *(sizes[dim_of(a)] for a in own)))
     outputs = {}
     for name, parts in collected.items():
         shape = (batch, 0, heads, *(sizes[dim_of(a)] for a in program.output_axes[name]))
         outputs[name] = torch.stack(parts, 1) if parts else torch.zeros(shape, dtype=torch.float64, device=device)
     return outputs, states
+
+
+@lru_cache(maxsize=2**8)
+def _parted(
+    nodes: tuple[Node, ...], sequences: frozenset[tuple[str, str]]
+) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """What nodes are made of, arguments first: what is the same whatever the states are, which all steps have at once, and what
+    each step makes. Matrices of each step are made there too, as all together take as much memory as all states."""
+    ahead: dict[Node, None] = {}
+    late: list[Node] = []
+    for x in walk(*nodes):
+        small = len(x.axes) <= 1 or not leaf_names(x) & sequences
+        is_free = all(kind != "state" for kind, _ in leaf_names(x))
+        if small and is_free and all(y in ahead for y in x.args):
+            ahead[x] = None
+        else:
+            late.append(x)
+    return tuple(ahead), tuple(late)
+
+
+def _constant(v: Var, constants: dict[str, float], numbers: TorchNumbers) -> Tensor:
+    return numbers.const(Fraction(constants.get(v.name, v.default)))  # type: ignore[arg-type]

@@ -1,7 +1,11 @@
 """Spec files that break the process which runs them: they are refused in a sentence, or leave nothing, and all is put back."""
 
 import pytest
+from shared import spec_files
 from shared.forked import code
+
+from chunkform.spec.language.alone import REPLACED
+from chunkform.spec.language.kept import Kept
 
 SPEC = """
 from chunkform.spec.language import Recurrence
@@ -121,3 +125,11 @@ def test_what_would_go_on_beside_a_file_or_after_it_is_refused(tmp_path):
 def test_what_a_file_adds_stays(tmp_path):
     for line, said, _, now in told(STAY, tmp_path, True):
         assert (said, now) == ("1", "True"), line
+
+
+def test_the_spec_files_of_tests_break_nothing():
+    """Which are read without a look at it, but here."""
+    kept = Kept(REPLACED)
+    for file in sorted(spec_files.SPECS.glob("*.py")):
+        spec_files.read.__wrapped__(file)
+    assert kept.put_back() == []
