@@ -234,10 +234,9 @@ def _inside(x: Any) -> Iterator[Any]:
         yield from (x.__module__, x.__qualname__, judged_by(x.__module__), *_place(x.__code__))
         yield from (x.__defaults__, x.__kwdefaults__)
         yield from (c.cell_contents for c in x.__closure__ or ())
-    elif isinstance(x, types.MethodType):
-        yield from (x.__self__, x.__func__)
-    elif isinstance(x, functools.partial):
-        yield from (x.func, x.args, x.keywords)
+    elif isinstance(x, types.MethodType | functools.partial):
+        is_bound = isinstance(x, types.MethodType)
+        yield from (x.__self__, x.__func__) if is_bound else (x.func, x.args, x.keywords)
     elif isinstance(x, np.ndarray | MPContext | mpf):
         yield from _of_numbers(x)
     elif isinstance(x, enum.Enum):
