@@ -177,6 +177,11 @@ def published(kind: type[Kind] = Recurrence) -> list[Kind]:  # type: ignore[assi
     return [r for file in _specs_in(PUBLISHED) for r in load(file) if isinstance(r, kind)]
 
 
+def everything() -> list[Declaration]:
+    """Every declaration that has a name in `chunkform.generated`: both shelves of the catalogue."""
+    return catalogue(Declaration) + published(Declaration)
+
+
 def row_maps() -> list[RowMap]:
     """The row maps of layers, sorted by name."""
     return [r for file in _specs_in(CATALOGUE / "rows") for r in load(file)]
