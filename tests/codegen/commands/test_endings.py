@@ -183,11 +183,11 @@ def test_a_width_that_no_kernel_has(spec):
 
 
 def test_a_spec_that_does_not_end_is_told_with_its_line(spec, monkeypatch):
-    monkeypatch.setattr(sys.modules[load.__module__], "SLOW", 0.05)
-    spec.write_text("import time\nwhile True:\n    time.sleep(0.2)\n    break\n" + SPEC, encoding="utf-8")
+    monkeypatch.setattr(sys.modules[load.__module__], "SLOW", 0.5)
+    spec.write_text("import time\nwhile True:\n    time.sleep(1.0)\n    break\n" + SPEC, encoding="utf-8")
     result = run("explain", spec)
     assert result.exit_code == 0
-    assert "endings.py:3: UserWarning: this has run for 0.05 s" in result.stderr and "Ctrl-C ends it" in result.stderr
+    assert "endings.py:3: UserWarning: this has run for 0.5 s" in result.stderr and "Ctrl-C ends it" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["loop.py", "pipe.py"])
