@@ -89,7 +89,7 @@ _SCANS = {
     ),
 }
 _SEQUENTIAL = {
-    "chunkform.runtime.launch.launch": "launch",
+    "chunkform.runtime.launch.launch": "launch with_heads",
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
     "chunkform.runtime.torch_form.recurrent": (
         "block_of computed_in gradient_like incoming is_narrow layout_of narrow parts_at_most rows_of_tile segment_length "

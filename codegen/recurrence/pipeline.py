@@ -10,7 +10,7 @@ from typing import Any
 from chunkform.spec.language import Recurrence
 
 from ..exact.random_points import GateResult
-from ..ir.expr import Node, leaf, leaf_names, replace, walk
+from ..ir.expr import Node, leaf, replace, walk
 from ..ir.letters import Alphabet, lettered_step
 from ..ir.notation import plain
 from ..ir.step_program import StepProgram
@@ -40,7 +40,7 @@ from .normal_form.substeps import Substeps, substeps
 from .step.adjoint import Adjoint, adjoint
 from .step.column_maps import ColumnMaps, segment_maps
 from .step.decays import with_decays
-from .step.elementwise import Scans, entrywise, scans
+from .step.elementwise import Scans, adjoint_of, scans
 from .step.entries import EntryMaps
 from .step.frames import Frame, ends_program, moving_frame
 from .step.lossless import lossless_terms
@@ -96,9 +96,7 @@ def _decays(k: Known) -> None:
 
 
 def _adjoint(k: Known) -> None:
-    updates = walk(*k.step.updates.values())
-    divides = any(x.op == "pow" and x.attrs[0] < 0 and any(n == "state" for n, _ in leaf_names(x)) for x in updates)
-    k.adjoint = adjoint(k.step, divides and entrywise(k.step) is not None)
+    k.adjoint = adjoint_of(k.step)
 
 
 def _normalize(k: Known) -> None:

@@ -16,12 +16,14 @@ from chunkform.codegen.recurrence.stepwise import sequential_torch, sequential_t
 from chunkform.spec.language import (
     Recurrence,
     absolute,
+    apply,
     diag,
     dot,
     exp,
     eye,
     hadamard,
     log,
+    ones,
     relu,
     sigmoid,
     silu,
@@ -153,8 +155,33 @@ def two_sided() -> Recurrence:
     return r
 
 
+def moving_averages() -> Recurrence:
+    """Decays and weights that parameters alone make for each entry; one of them is also read as it is."""
+    r = Recurrence("moving_averages")
+    d, e = r.dims("d e")
+    x = r.inputs("x", d)
+    a, b = r.parameters("a b", d, e)
+    w = r.parameters("w", d)
+    rho = r.head_decay("rho", d)
+    c = r.constant("c")
+    h = r.state("h", d, e)
+    share = r.let("share", sigmoid(a))
+    r.update(h, hadamard(diag(rho) * share, tanh(h.prev)) + diag(x) * hadamard(share, b) * c + a)
+    r.output("y", hadamard(tanh(w) * ones(e).T + apply(lambda x, y: x / (2 + y**2), b, a), h.next) * ones(e))
+    return r
+
+
 def specs() -> dict[str, Recurrence]:
-    made = [tanh_layer(), running_maximum(), momentum(), everything(), channels(), ratios(), two_sided()]
+    made = [
+        tanh_layer(),
+        running_maximum(),
+        momentum(),
+        everything(),
+        channels(),
+        ratios(),
+        two_sided(),
+        moving_averages(),
+    ]
     known = {r.name: r for r in catalogue()}
     made += [known[n] for n in ("sherman_morrison", "gradient_descent_logistic", "kimi_delta_attention", "retention")]
     return {r.name: r for r in made}
@@ -169,7 +196,7 @@ from chunkform.runtime.torch_form.chunks import dtype_of
 TRITON_HEADER = """
 import triton
 import triton.language as tl
-from chunkform.runtime.launch.launch import launch
+from chunkform.runtime.launch.launch import launch, with_heads
 """
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...ir.expr import ONE, ZERO, Node, add, factors_of, leaf, mul, power, terms_of, walk
+from ...ir.expr import ONE, ZERO, Node, add, factors_of, leaf, leaf_names, mul, power, terms_of, walk
 from ...ir.expr import replace as replaced
 from ...ir.ranges import Ranges
 from ...ir.step_program import StepProgram
-from .adjoint import Adjoint
+from .adjoint import Adjoint, adjoint
 from .decays import known_range
 from .monoids import found_in
 from .quotient_slopes import divided_in_turn, multiplied_out, over_one_divisor
@@ -65,6 +65,13 @@ def entrywise(p: StepProgram) -> list[Entry] | None:
         else:
             return None
     return entries
+
+
+def adjoint_of(p: StepProgram) -> Adjoint:
+    """The adjoint of a step. Where it divides by states, and a scan may compute it, quotients are put together for that."""
+    updates = walk(*p.updates.values())
+    divides = any(x.op == "pow" and x.attrs[0] < 0 and any(n == "state" for n, _ in leaf_names(x)) for x in updates)
+    return adjoint(p, divides and entrywise(p) is not None)
 
 
 @dataclass(frozen=True)

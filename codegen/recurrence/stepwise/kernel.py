@@ -257,6 +257,7 @@ class Kernel:
             "held": _entries(states),
             "loaded": _entries(list(self.matrices.values())),
             "fixed": _entries([axes for axes in parameters if len(axes) > 1]),
+            "tiles": 2 * sum(len(axes) > 1 for axes in states + parameters),
         }
 
 

@@ -31,7 +31,21 @@ from ...ir.launch_ir import (
     ref,
     takes,
 )
-from ...ir.python_code import EMPTY, TRUE, Each, Fixed, Named, Part, beside, made_by, method, said, several
+from ...ir.python_code import (
+    EMPTY,
+    TRUE,
+    Each,
+    Fixed,
+    Named,
+    Part,
+    Spread,
+    beside,
+    dictionary,
+    made_by,
+    method,
+    said,
+    several,
+)
 from ..chunkwise.compiled import Compiled
 from .initial import depends_on_parameters
 from .kernel import SEVERAL, Pointer
@@ -39,6 +53,8 @@ from .names import first_input, sizes, tensors, wanted_among
 
 Made = dict[str, Any]  # a kernel, and what its launcher is made of
 LIKE = ref("like")
+MOST = 8  # tiles of states, of parameters and of their gradients of which a thread holds 32 entries each in a backward pass
+FEWER = 8  # entries of more
 STORED = (
     "kept",
     "finals",
@@ -54,11 +70,19 @@ LOADED = ("given", "start", "saved", "incoming_steps", "ends", "workspace", "mom
 
 
 def steps_forward(
-    c: Compiled, name: str, k: Made, rows: Made | None, kernels: str = "sequential_forward", keeps: bool = True
+    c: Compiled,
+    name: str,
+    k: Made,
+    rows: Made | None,
+    kernels: str = "sequential_forward",
+    keeps: bool = True,
+    coefficients: str = "",
 ) -> Function:
     """The function that makes outputs, last states and checkpoints; these where it isn't told, if it `keeps` them. The names of
-    its kernels begin with `kernels`."""
+    its kernels begin with `kernels`, and that of the function for what parameters alone make, if there is one, with
+    `coefficients`."""
     body: list[Statement] = [
+        *_coefficients(coefficients),
         *_measure(c),
         *_cut(k, 2048),
         Define(("layout",), made_by("layout_of", "batch", "steps", "packed", "needs_backward")),
@@ -110,10 +134,11 @@ def steps_forward(
     )
 
 
-def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Function:
+def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None, coefficients: str = "") -> Function:
     """The function that makes the gradients."""
     tables = ["ends", "workspace", *(["moment"] if rows else []), "initial_gradients", "gradients", "partial_sums"]
     body: list[Statement] = [
+        *_coefficients(coefficients),
         *_measure(c),
         *_cut(k, 4096, backwards=True),
         Define(("layout",), made_by("layout_of", "batch", "steps", "packed")),
@@ -134,7 +159,8 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
         body.append(_part(x) if x["part"] else Alloc(Entry("gradients", x["key"]), _shape(x), None, like=LIKE))
     body += [Alloc(Entry("moment", x["key"]), _shape(x), None, like=LIKE) for x in (rows["moment"] if rows else ())]
     whole = _warps(k, lambda x: made_by("whole_warps", x), lambda x: made_by("warps_for", x))
-    warps = made_by("warps_for", k["entries"]) if k["tiled"] else whole
+    fewer = (FEWER,) if k["tiles"] > MOST else ()
+    warps = made_by("warps_for", k["entries"], *fewer) if k["tiled"] else whole
     body += _launched(c, k, rows, "sequential_backward", warps)
     sums = frozenset({Entries("gradients", "partial_sums")})
     summed = put(Fixed("gradients")[Fixed("name")], method(ref("sums"), "sum", 0), stores=sums)
@@ -147,6 +173,11 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
     for x in k["per_head"]:
         total = entry("gradients", x["key"])
         body.append(put(total, method(total, "sum", 0)))
+    if coefficients:
+        through = made_by(f"{coefficients}_coefficient_gradients", "given", "constants", ref("gradients"))
+        place = ref("gradients")[Fixed("name")]
+        added = put(place, method(ref("gradients"), "get", Fixed("name"), 0.0) + ref("gradient"))
+        body.append(For(("name", "gradient"), method(through, "items"), (added,)))
     typed = made_by("typed_like", Fixed("given")[Fixed("name")], "gradient")
     body += [
         Set(("gradients",), wanted_among("gradients", typed)),
@@ -155,6 +186,14 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
     told = "(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."
     given = takes("given", "states", "constants", "saved", "cotangents", "final_cotangents", "needs", packed=None)
     return Function(name, given, told, tuple(body), frees=False)
+
+
+def _coefficients(begins: str) -> Body:
+    """What parameters alone make, beside what is given."""
+    if not begins:
+        return ()
+    made = made_by(f"{begins}_coefficients", "given", "constants")
+    return (Set(("given",), dictionary([Spread(ref("given")), Spread(made)])),)
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

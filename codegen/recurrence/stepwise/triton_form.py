@@ -20,6 +20,7 @@ from ...printing.kernel_text import kernel_definition
 from ...printing.launch_text import launch_definition
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import gradient_name
+from .coefficients import coefficient_functions
 from .kernel import Axes, Kernel
 from .kernel_gate import gate_kernel
 from .launchers import Made, steps_backward, steps_forward
@@ -27,7 +28,9 @@ from .loops import CHECKPOINT, Backward, Forward, backward_kernel, forward_kerne
 from .names import Shape, tensors
 from .rows import row_plan
 from .rows_form import backward_rows, forward_rows, plans
+from .shared_products import with_shared_products
 from .tiling import PART, WHOLE, tiling
+from .timeless import timeless
 
 STEPS, HEADS = ("batch", "steps", "heads"), ("layout.sequences", "heads")
 
@@ -38,21 +41,26 @@ def sequential_triton(c: Compiled, begins: str = "triton") -> Definitions:
 
     Raises `GateError` where a kernel doesn't make the recurrence's steps, or the adjoint's.
     """
-    forward, backward, forward_rows, backward_rows = kernels = sequential_kernels(c)
+    found = timeless(c)
+    c = found.over if found else c
+    forward, backward, forward_rows, backward_rows = kernels = sequential_kernels(c, shares=found is not None)
     printed = []
     for x in (x for x in kernels if x):
         function = finished_kernel(x["function"])
         gate_kernel(c, x["kernel"], function, x.get("slots", 0))
         printed.append(kernel_definition(function))
     launchers = (
-        steps_forward(c, f"{begins}_forward", forward, forward_rows),
-        steps_backward(c, f"{begins}_backward", backward, backward_rows),
+        *(coefficient_functions(found, begins) if found else ()),
+        steps_forward(c, f"{begins}_forward", forward, forward_rows, coefficients=begins if found else ""),
+        steps_backward(c, f"{begins}_backward", backward, backward_rows, coefficients=begins if found else ""),
     )
     return apart([*printed, *(launch_definition(finished_function(f)) for f in launchers)], "\n")
 
 
 def maps_triton(c: Compiled, name: str) -> Definitions:
     """A function that takes the steps of c forwards, and its kernel, beside those of `sequential_triton`."""
+    found = timeless(c)
+    c = found.over if found else c
     forward = _forward(c)
     plan = None if forward["tiled"] else row_plan(c.step.updates, {}, {s.name: s.axes for s in c.step.states})
     rows = None if plan is None else forward_rows(c, plan)
@@ -62,13 +70,16 @@ def maps_triton(c: Compiled, name: str) -> Definitions:
         function = finished_kernel(replace(f, name=f"sequential_maps{f.name.removeprefix('sequential_forward')}"))
         gate_kernel(c, x["kernel"], function, x.get("slots", 0))
         printed.append(kernel_definition(function))
-    launcher = finished_function(steps_forward(c, name, forward, rows, "sequential_maps", keeps=False))
-    return apart([*printed, launch_definition(launcher)])
+    made = coefficient_functions(found, name)[:1] if found else ()
+    coefficients = name if found else ""
+    launcher = steps_forward(c, name, forward, rows, "sequential_maps", keeps=False, coefficients=coefficients)
+    return apart([*printed, *(launch_definition(finished_function(f)) for f in (*made, launcher))])
 
 
-def sequential_kernels(c: Compiled) -> tuple[Made, Made, Made | None, Made | None]:
-    """The kernels forwards and backwards; and over rows, where states may be too wide to be held whole."""
-    forward, backward = _forward(c), _backward(c)
+def sequential_kernels(c: Compiled, shares: bool = False) -> tuple[Made, Made, Made | None, Made | None]:
+    """The kernels forwards and backwards; and over rows, where states may be too wide to be held whole. `shares`: gradients that
+    each step adds have factors in common, which are multiplied once."""
+    forward, backward = _forward(c), _backward(c, shares)
     rows = None if forward["tiled"] or backward["tiled"] else plans(c)
     if rows is None:
         return forward, backward, None, None
@@ -143,7 +154,7 @@ def _forward(c: Compiled) -> Made:
 # --- backwards ------------------------------------------------------------------------------------------------------
 
 
-def _backward(c: Compiled) -> Made:
+def _backward(c: Compiled, shares: bool) -> Made:
     p, a = c.step, c.adjoint.program
     updates = [*p.updates.values(), *a.updates.values()]
     found = tiling(updates, a.outputs, [s.axes for s in p.states])
@@ -180,13 +191,16 @@ def _backward(c: Compiled) -> Made:
         row = Name("index") + Name("tile") * "rows" if kind == PART else Name("index")
         last.append(k.store(k.address(out, row), v.axes, Name(total), kind))
         per_head.append(_result(v.name, HEADS, v.axes, kind))
+    each = (*made, *stores)
+    if shares:
+        each = with_shared_products(each, k.names.fresh)
     forward_assign = k.assign({s.name: forward_results[s.name] for s in p.states})
     assign = k.assign({s.name: results[s.name] for s in a.states})
     parts = Backward(
         tuple(before),
         tuple(states["start"]),
         (*states["keep"], *again, *forward_made, *forward_assign),
-        (*loads, *states["back"], *made, *stores, *assign),
+        (*loads, *states["back"], *each, *assign),
         tuple(last),
     )
     return k.launch(backward_kernel(k, parts)) | {

@@ -197,6 +197,7 @@ def functions(folder: Path) -> dict[str, float]:
 MORE = {  # dear ones, for a few recurrences that have between them all there is
     "tanh_layer": (packed, groups),
     "channels": (packed, groups),
+    "moving_averages": (packed, groups),
     "sherman_morrison": (packed, groups, by_rows),
     "two_sided": (by_rows,),
 }
