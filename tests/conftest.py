@@ -46,7 +46,7 @@ def own_caches() -> None:
 
 own_caches()
 with contextlib.suppress(ImportError):  # as above
-    from shared import passed
+    from shared import fast_source, passed  # noqa: F401
 
     passed.install()
     passed.watch(pytest.MonkeyPatch)

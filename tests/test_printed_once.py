@@ -1,7 +1,11 @@
 """Kernels that are printed once, and operators of Triton's interpreter straight in NumPy."""
 
+import importlib
+import inspect
 import json
 
+import pytest
+from shared import fast_source
 from shared.forked import script
 
 ONCE = """
@@ -153,3 +157,14 @@ def test_operators_straight_in_numpy_are_tritons_bit_for_bit(tmp_path):
     plain = run(tmp_path, KERNEL.format(first=PLAIN))
     assert json.loads(plain) == json.loads(fast)
     assert [x.split("(")[0] for x in json.loads(fast)[-2:]] == ["ValueError", "IncompatibleTypeErrorImpl"]
+
+
+@pytest.mark.parametrize(
+    "name", ["runtime.chunk_kernels.decays", "runtime.chunk_kernels.warp_roles", "generated.gated_delta_rule"]
+)
+def test_sources_of_functions_are_those_that_inspect_finds(name):
+    module = importlib.import_module(f"chunkform.{name}")
+    found = [getattr(x, "fn", x) for x in vars(module).values() if hasattr(x, "fn") or inspect.isfunction(x)]
+    assert len(found) > 10
+    for x in found:
+        assert fast_source.getsourcelines(x) == inspect.getsourcelines(x)

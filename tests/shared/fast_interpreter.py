@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from triton.runtime import interpreter
 
 from . import fast_scans  # noqa: F401
 from .fast_operators import operator
+from .fast_source import functions
 
 _patched_now, _np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
 _block_type, _tensor, _equal_now = tl.core.block_type.__init__, tl.core.tensor.__init__, tl.core.dtype.__eq__
@@ -205,25 +206,32 @@ def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> N
     scope.set_attr(obj, name, operator(name, operation) if obj is tl.core.tensor else operation)
 
 
-@functools.cache
-def _functions(file: str, changed: int) -> dict[tuple[str, int], ast.FunctionDef]:
-    """The functions at a file's margin by their names and first lines, which those of decorators are."""
-    found = [x for x in ast.parse(Path(file).read_text()).body if isinstance(x, ast.FunctionDef)]
-    return {(x.name, min([x.lineno, *(d.lineno for d in x.decorator_list)])): x for x in found}
-
-
 def _rewrite_ast(self: Any) -> Any:
     """The function as the interpreter runs it, found in its file, which is parsed once: Triton looks for the end of each one
     word by word, and twice."""
     code = self.fn.__code__
     try:
-        functions = _functions(code.co_filename, Path(code.co_filename).stat().st_mtime_ns)
-        node = functions.pop((code.co_name, code.co_firstlineno))  # which is changed below
+        found = functions(code.co_filename, os.stat(code.co_filename).st_mtime_ns)
+        node = found[code.co_name, code.co_firstlineno]
     except (OSError, KeyError, SyntaxError):
         return _rewritten_now(self)
-    node.decorator_list, self.filename = [], code.co_filename
-    module = ast.Module([self.ast_transformer.visit(node)], [])
-    return self._compile_and_exec(ast.fix_missing_locations(module))
+    self.filename = code.co_filename
+    body = [ast.FunctionDef(**vars(node) | {"body": [_assigned(x) for x in node.body], "decorator_list": []})]
+    return self._compile_and_exec(ast.Module(body, []))
+
+
+def _assigned(x: Any) -> Any:
+    """A statement whose assignments make tensors, as the interpreter's: a copy where it holds any."""
+    if isinstance(x, ast.Assign):
+        if len(x.targets) > 1:
+            raise ValueError("Multiple assignments are not supported")
+        place = {n: getattr(x.value, n) for n in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
+        name = ast.Name("interpreter_semantic", ast.Load(), **place)
+        call = ast.Attribute(name, "to_tensor", ast.Load(), **place)
+        value = ast.Call(call, [x.value, ast.Constant(False, **place)], [], **place)
+        return ast.Assign(**vars(x) | {"value": value})
+    inner = {n: [_assigned(y) for y in getattr(x, n)] for n in ("body", "orelse") if getattr(x, n, None)}
+    return type(x)(**vars(x) | inner) if inner and isinstance(x, ast.stmt) else x
 
 
 _rewritten_now = interpreter.FunctionRewriter.rewrite_ast

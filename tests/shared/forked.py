@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import shutil
@@ -39,6 +40,7 @@ MODULES = (
     "chunkform.runtime.chunk_kernels.decay_gradient chunkform.runtime.chunk_kernels.segment_scan "
     "chunkform.runtime.attention.op networkx mpmath"
 ).split()
+CALLED = [f"chunkform.runtime.{x}" for x in ("chunk_kernels", "torch_form", "launch", "op")]  # by printed ops
 
 
 def script(path: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -119,6 +121,7 @@ def main() -> None:
     else:
         sys.path[0] = str(TESTS)
         sys.path.insert(1, str(TESTS.parent))
+        importlib.import_module("shared.fast_source")
         importlib.import_module("shared.passed").install()
         for name in MODULES:
             importlib.import_module(name)
@@ -169,6 +172,10 @@ def ready() -> None:
 
     from shared import printed, triton_errors
 
+    for name in CALLED:
+        package = importlib.import_module(name)
+        for x in pkgutil.iter_modules(package.__path__, f"{name}."):
+            importlib.import_module(x.name)
     triton_errors.load_specs()
     printed.remember()
     for name, module in list(sys.modules.items()):

@@ -5,6 +5,7 @@ something of the compiler was replaced in it. Gates of what is printed have run 
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import pkgutil
 import sys
@@ -18,7 +19,6 @@ from . import passed
 
 OURS = ("chunkform.codegen.", "chunkform.spec.language.")
 COLLECTS = "chunkform.codegen.ir.collector"  # which notes whether cycles are looked for
-UNKNOWN = object()
 found: dict[int, dict[str, Any]] = {}  # what modules and their classes were made of, as all was imported, by their ids
 
 
@@ -40,8 +40,8 @@ def is_as_imported() -> bool:
         if before is None:
             return False
         now = vars(x)
-        if len(now) != len(before) or any(now.get(n, UNKNOWN) is not y for n, y in before.items()):
-            return False
+        if now.keys() != before.keys() or not all(map(operator.is_, now.values(), before.values())):
+            return False  # of a name that was taken away and put back, the place is another
     return True
 
 
