@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from shared.forked import code
 from shared.wheel import PROJECT, ROOT, built
 
 SMOKE = Path(__file__).with_name("smoke.py")
@@ -74,8 +75,8 @@ print(chunkform.explain("retention").family)
 """
 
 
-def test_without_triton_the_compiler_works_and_ops_say_what_is_missing(python: Path, tmp_path: Path) -> None:
-    done = run(python, tmp_path, "-c", CODE)
+def test_without_triton_the_compiler_works_and_ops_say_what_is_missing(tmp_path: Path) -> None:
+    done = code(CODE, CHUNKFORM_CACHE=str(tmp_path / "cache"))
     *refused, family = done.stdout.splitlines()
     assert family == "chunk-parallel", done.stderr
     assert len(refused) == 4 and all(x.startswith("MissingError ops need Triton 3.6 or later") for x in refused)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,13 @@ SPECS = Path(__file__).resolve().parents[1] / "codegen" / "specs"
 @functools.cache
 def read(file: Path) -> tuple[Any, ...]:
     """What a file declares, the same to all who ask."""
-    with instead(sys.modules["chunkform.spec.language.load"], Kept=_NothingKept):
+    with breaking_nothing():
         return tuple(load(file))
+
+
+def breaking_nothing() -> AbstractContextManager[None]:
+    """In here files are read that leave a process as it was."""
+    return instead(sys.modules["chunkform.spec.language.load"], Kept=_NothingKept)
 
 
 class _NothingKept:

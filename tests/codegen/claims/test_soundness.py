@@ -86,11 +86,12 @@ def test_every_document_with_equations_takes_part(sample: list[tuple[Claim, Clai
     assert len(sample) >= 1800
 
 
-def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]]) -> None:
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.long)], ids=["a third", "all"])
+def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]], share: int) -> None:
     verifier = Verifier(thorough=False)
     changed = kept = 0
     wrong = []
-    for _, mutant in sample:
+    for _, mutant in sample[::share]:
         assert isinstance(mutant.statement, Equal)
         try:
             meaning = is_true(mutant.statement, mutant.setting)
@@ -109,8 +110,8 @@ def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]
         if (verdict == "holds") != meaning:
             wrong.append((mutant.id, verdict, str(mutant.statement.sides[-1])))
     assert not wrong
-    assert changed >= 1500, (changed, kept)
-    assert kept >= 50, (changed, kept)
+    assert changed >= 1500 / share, (changed, kept)
+    assert kept >= 50 / share, (changed, kept)
 
 
 def test_mutations_are_judged_by_what_they_mean_under_one_reading_too() -> None:

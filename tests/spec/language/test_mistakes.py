@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shared.spec_files import breaking_nothing
 
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import (
@@ -346,7 +347,7 @@ MISTAKES: list[tuple[str, str, type[ChunkformError], tuple[str, ...]]] = [
 def refused(tmp_path: Path, text: str) -> ChunkformError:
     file = tmp_path / "bad.py"
     file.write_text(text)
-    with pytest.raises(ChunkformError) as error:
+    with breaking_nothing(), pytest.raises(ChunkformError) as error:
         for r in load(file):
             compile_spec(r)
     return error.value

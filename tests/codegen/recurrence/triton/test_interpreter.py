@@ -176,7 +176,7 @@ def test_a_launch_for_each_read_makes_what_one_for_all_does(names):
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}], parts=FEW, buffers=1), 1e-5)
 
 
-@few("late_decay", "mlstm", others=("three_corrections",))
+@few("late_decay", others=("mlstm", "three_corrections"))
 def test_a_launch_for_each_read_of_other_kinds(names):
     """A sum over two reads (late_decay), reads that nothing is stored of (three_corrections), two states (mlstm)."""
     assert_small(interpret(names, [ALONE], buffers=1), 1e-5)
