@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import threading
@@ -177,25 +178,30 @@ def functions() -> Mapping[str, Replacement]:
 def methods() -> Mapping[str, Replacement]:
     """By class in a modeling module: what stands in the place of its forward."""
     from . import layers
+    from . import model_calls as calls
 
     return {
         "MiniMaxLightningAttention": lambda _: layers.lightning_attention_layer,
         "xLSTMBackend": lambda _: layers.mlstm_backend,
-        "Mamba2ForCausalLM": layers.handing_on,
-        "GraniteMoeHybridModel": layers.keeping_apart(layers.FLASH),
-        "Glm5NextTextModel": layers.keeping_apart(layers.INDEXED),
-        "xLSTMForCausalLM": layers.keeping_apart(layers.UNTOLD),
-        "xLSTMModel": layers.keeping_apart(layers.UNTOLD),
+        "Mamba2ForCausalLM": functools.partial(calls.on_sequences, drops=True),
+        "GraniteMoeHybridModel": functools.partial(calls.on_sequences, mixes=calls.FLASH),
+        "Glm5NextTextModel": functools.partial(calls.on_sequences, mixes=calls.INDEXED),
+        "xLSTMForCausalLM": functools.partial(calls.on_sequences, mixes=calls.UNTOLD),
+        "xLSTMModel": functools.partial(calls.on_sequences, mixes=calls.UNTOLD),
     }
 
 
 def _method(cls: type) -> Replacement | None:
-    """What stands in the place of a class's forward: by its name, or by how that ends in every model."""
-    from . import layers
+    """What stands in the place of a class's forward: by its name, by how that ends in every model, or as a model of tokens."""
+    from transformers import PreTrainedModel
+
+    from . import layers, model_calls
 
     endings = {"RMSNormGated": layers.gated_norm, "ForgetGate": layers.forget_gate}
-    ending = next((make for end, make in endings.items() if cls.__name__.endswith(end)), None)
-    return methods().get(cls.__name__, ending)
+    other = next((make for end, make in endings.items() if cls.__name__.endswith(end)), None)
+    if issubclass(cls, PreTrainedModel) and "forward" in vars(cls):
+        other = model_calls.on_sequences if "input_ids" in inspect.signature(cls.forward).parameters else None
+    return methods().get(cls.__name__, other)
 
 
 @functools.cache
@@ -268,12 +274,13 @@ def _own_class(cls: type, home: str) -> type | None:
     """A class as cls whose methods call generated ops; None where none of them calls a recurrence."""
     view = _view(home)
     own: dict[str, object] = {}
-    for base in reversed(cls.__mro__):
-        if base.__module__ == home and (method := _method(base)) is not None:
-            own["forward"] = method(base.forward)
-            continue
+    for base in cls.__mro__:
+        make = _method(base) if base.__module__ == home else None
         for name, method in vars(base).items() if base.__module__ == home else ():
-            if isinstance(method, FunctionType) and (new := _seeing(method, home, view)) is not method:
+            if inspect.getattr_static(cls, name) is not method or not isinstance(method, FunctionType):
+                continue  # a subclass has its own
+            new = make(method) if make is not None and name == "forward" else _seeing(method, home, view)
+            if new is not method:
                 own[name] = new
     if not own:
         return None

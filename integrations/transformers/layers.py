@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from chunkform.errors import ArgumentError
 from chunkform.runtime.nn.rows import (
     GATES,
     WIDEST_GATED,
@@ -23,7 +22,7 @@ from chunkform.runtime.nn.rows import (
     softplus_decay,
 )
 
-from .functions import boundaries, decaying_attention, mlstm
+from .functions import decaying_attention, mlstm
 
 Map = Callable[[Tensor], Tensor]
 
@@ -111,60 +110,6 @@ def mlstm_backend(
     h, states = mlstm(*steps_first, states, keep, self.config.eps)
     h = h.transpose(1, 2)
     return (h, states) if keep else h
-
-
-class HasBackbone(Protocol):
-    backbone: torch.nn.Module
-
-
-class Telling:
-    """A model as its own forward sees it, whose backbone is told more. Nothing of the model changes, for others may run it."""
-
-    def __init__(self, model: HasBackbone, **more: object) -> None:
-        self._model, self._more = model, more
-
-    def backbone(self, *arguments: object, **options: object) -> object:
-        return self._model.backbone(*arguments, **options, **self._more)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._model, name)
-
-
-def handing_on(forward: Callable[..., object]) -> Callable[..., object]:
-    """A model's forward that also tells its backbone where packed sequences start; the library's own drops it."""
-
-    @functools.wraps(forward)
-    def with_boundaries(self: HasBackbone, *arguments: object, **options: object) -> object:
-        starts, numbers = boundaries(options)
-        if starts is None and numbers is None:
-            return forward(self, *arguments, **options)
-        packed = {"cu_seq_lens_q": starts} if starts is not None else {"seq_idx": numbers}
-        return forward(Telling(self, **packed), *arguments, **options)
-
-    with_boundaries.__module__ = __name__  # what says whose it is
-    return with_boundaries
-
-
-FLASH = "its softmax layers keep them apart with attn_implementation='flash_attention_2' alone"
-INDEXED = "its layers of indexed attention see all that came before"
-UNTOLD = "it doesn't tell its layers where they start"
-
-
-def keeping_apart(why: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Of a model that can't keep packed sequences apart: its forward, which refuses them."""
-
-    def made(forward: Callable[..., object]) -> Callable[..., object]:
-        @functools.wraps(forward)
-        def apart(self: torch.nn.Module, *arguments: object, **options: object) -> object:
-            packed = any(x is not None for x in boundaries(options))
-            if packed and not (why == FLASH and "flash" in str(getattr(self.config, "_attn_implementation", ""))):
-                raise ArgumentError(f"{type(self).__name__} can't take packed sequences: {why}; pad them instead")
-            return forward(self, *arguments, **options)
-
-        apart.__module__ = __name__
-        return apart
-
-    return made
 
 
 class GatedNorm(Protocol):

@@ -26,8 +26,8 @@ from chunkform.runtime.nn import Mixer
 from chunkform.runtime.nn.mixer import Cache as MixerCache
 
 from .configuration import LINEAR, SOFTMAX, ChunkformConfig
-from .functions import boundaries
-from .packed import starts_of
+from .model_calls import by_flash, starting, without_cache
+from .packed import TELLING, Sequences, sequences_of
 
 CACHE = (
     "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
@@ -48,9 +48,12 @@ class RecurrentMixer(nn.Module):
         hidden_states: Tensor,
         cache: Cache | None = None,
         padding_mask: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
+        sequences: Sequences | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, None]:
+        if sequences is not None:
+            row = hidden_states.flatten(0, 1).unsqueeze(0)
+            return self.mixer(row, None, sequences.cu_seqlens).view_as(hidden_states), None
         cache = the_cache(cache, kwargs)
         layer = None if cache is None else cache.layers[self.layer_idx]
         before, seen = (None, 0) if layer is None else (kept(layer), steps_of(layer))
@@ -66,7 +69,7 @@ class RecurrentMixer(nn.Module):
         elif padding_mask is not None:
             y, after = self._unpadded(hidden_states, before, padding_mask)
         else:
-            y, after = self.mixer(hidden_states, before, cu_seq_lens_q, output_cache=True)
+            y, after = self.mixer(hidden_states, before, output_cache=True)
         if layer is not None and after is not None:
             keep(layer, after)
             layer.steps = seen + steps
@@ -186,11 +189,23 @@ class ChunkformModel(ChunkformPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: object,
     ) -> BaseModelOutputWithPast:
-        """`attention_mask` [B, T], 0 where padded, on any side; packed sequences as `cu_seq_lens_q` with `position_ids`."""
+        """`attention_mask` [B, T], 0 where padded, on any side.
+
+        Packed sequences are told of by `cu_seq_lens_q` (or `cu_seq_lens_k`, `cu_seqlens`), of one row, by `seq_idx` [B, T], or by
+        `position_ids` that start anew; they leave no cache.
+        """
         cache = the_cache(cache, kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        attention_mask, prepared = padding_of(attention_mask, x, self.config.layer_types or ())
+        mask = None if attention_mask is None else attention_mask[:, -x.shape[1] :]
+        told = {n: given for n in TELLING if (given := kwargs.pop(n, None)) is not None}
+        looking = not torch.compiler.is_compiling() or not set(told) - {"seq_idx"}
+        sequences = sequences_of(told, None if prepared is not None else position_ids, mask, x, looking)
+        if sequences is not None:
+            without_cache({"cache": cache, "use_cache": use_cache})
+            attention_mask, use_cache = None, False
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
@@ -199,27 +214,10 @@ class ChunkformModel(ChunkformPreTrainedModel):
                 f"cache has {len(cache.layers)} layers, not the model's {self.config.num_hidden_layers}: make it by "
                 "DynamicCache(config=model.config)"
             )
-        attention_mask, prepared = padding_of(attention_mask, x, self.config.layer_types or ())
-        keeps = shown(self.config, kwargs)
-        starts = packed_starts(x, attention_mask, position_ids, cache, kwargs)
-        more = {CACHE: cache} | kwargs | {"cu_seq_lens_q": starts}
+        keeps, states = shown(self.config, kwargs), []
+        more = {CACHE: cache} | kwargs | {"sequences": sequences}
         if SOFTMAX in (self.config.layer_types or ()):
-            first = self.config.layer_types.index(SOFTMAX)
-            past = 0 if cache is None else cache.get_seq_length(first)
-            if position_ids is None:
-                position_ids = (torch.arange(x.shape[1], device=x.device) + past).unsqueeze(0)
-            more["position_embeddings"] = self.rotary_emb(x, position_ids)
-            more["position_ids"] = position_ids
-            more["attention_mask"] = prepared
-            if prepared is None:
-                more["attention_mask"] = create_causal_mask(
-                    config=self.config,
-                    inputs_embeds=x,
-                    attention_mask=attention_mask,
-                    position_ids=position_ids,
-                    **{CACHE: cache},
-                )
-        states = []
+            more |= self._for_softmax(x, attention_mask, prepared, position_ids, cache, sequences)
         for layer in self.layers:
             states.append(x)
             x = layer(x, padding_mask=attention_mask, **more)
@@ -229,6 +227,36 @@ class ChunkformModel(ChunkformPreTrainedModel):
             hidden_states=(*states, x) if keeps else None,
             **{CACHE: cache if use_cache else None},
         )
+
+    def _for_softmax(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        prepared: Tensor | None,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        sequences: Sequences | None,
+    ) -> dict[str, object]:
+        """What softmax layers are told: positions, the mask, and where sequences start."""
+        assert self.config.layer_types is not None
+        past = 0 if cache is None else cache.get_seq_length(self.config.layer_types.index(SOFTMAX))
+        apart = None if sequences is None else sequences.positions
+        if position_ids is None:
+            position_ids = (torch.arange(x.shape[1], device=x.device) + past).unsqueeze(0) if apart is None else apart
+        more: dict[str, object] = {"position_embeddings": self.rotary_emb(x, position_ids)}
+        more["position_ids"] = position_ids if apart is None else apart
+        more["attention_mask"] = prepared
+        if prepared is None:
+            more["attention_mask"] = create_causal_mask(
+                config=self.config,
+                inputs_embeds=x,
+                attention_mask=mask,
+                position_ids=apart,
+                **{CACHE: cache},
+            )
+        if sequences is not None and by_flash(self):
+            more |= starting(sequences)
+        return more
 
 
 def padding_of(mask: object, x: Tensor, layers: Sequence[str]) -> tuple[Tensor | None, Tensor | None]:
@@ -254,26 +282,6 @@ def shown(config: ChunkformConfig, given: dict[str, object]) -> bool:
         raise ArgumentError("output_attentions isn't supported: recurrent layers have none")
     found = asked["output_hidden_states"]
     return bool(config.output_hidden_states if found is None else found)
-
-
-def packed_starts(
-    x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None, given: dict[str, object]
-) -> Tensor | None:
-    """Where packed sequences start in x [1, T, width], [N + 1], by any of what a data collator tells; None where there is one."""
-    starts, numbers = boundaries(given)
-    if starts is not None:
-        return starts
-    apart = None
-    if numbers is not None:
-        apart = starts_of(numbers)
-    elif position_ids is not None and attention_mask is None and cache is None:
-        apart = torch.nn.functional.pad(position_ids.diff(dim=-1) != 1, (1, 0), value=False)
-    if apart is None or not bool(apart.any()):
-        return None
-    if x.shape[0] != 1:
-        raise ArgumentError(f"packed sequences lie one after the other in one row, got a batch of {x.shape[0]} rows")
-    inner = apart[0].nonzero().squeeze(1)
-    return torch.cat([inner.new_zeros(1), inner, inner.new_full((1,), x.shape[1])])
 
 
 class RecurrentCache(DynamicCache):

@@ -110,21 +110,105 @@ def test_a_mixer_that_attends_goes_on_from_its_cache_and_takes_padding_at_the_en
             m(ids, attention_mask=wrong, use_cache=cached)
 
 
-def test_packed_sequences_are_what_each_is_alone():
-    """By whatever a data collator tells of them."""
-    m, row = model(**MIXERS["a recurrence, and a softmax layer"]), torch.randint(1, 64, (1, 12))
-    starts, places = (
-        torch.tensor([0, 5, 6, 12], dtype=torch.int32),
-        torch.tensor([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5]]),
-    )
-    numbers = torch.tensor([[0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2, 2]])
+LENGTHS = [5, 1, 6]
+STARTS, NUMBERS = torch.tensor([0, 5, 6, 12]), torch.repeat_interleave(torch.arange(3), torch.tensor(LENGTHS))[None]
+PLACES = torch.cat([torch.arange(n) for n in LENGTHS])[None]
+TOLD = {  # by whatever a data collator tells
+    "positions": {"position_ids": PLACES},
+    "positions that start at 2": {"position_ids": PLACES + 2},
+    "starts": {"cu_seq_lens_q": STARTS.int()},
+    "starts in a list, and positions": {"cu_seq_lens_q": STARTS.tolist(), "position_ids": PLACES},
+    "starts of keys": {"cu_seq_lens_k": STARTS},
+    "starts by the op's name, and positions that go on": {"cu_seqlens": STARTS, "position_ids": torch.arange(12)[None]},
+    "numbers": {"seq_idx": NUMBERS.int()},
+    "all": {"seq_idx": NUMBERS, "cu_seq_lens_q": STARTS, "cu_seq_lens_k": STARTS, "position_ids": PLACES},
+}
+LAYERS = {
+    "recurrent": {"mixer": "gated_delta_rule"},
+    "recurrent and softmax": {"mixer": own(), "layer_types": ["linear_attention", "full_attention"]},
+    "softmax": {"layer_types": ["full_attention"] * 2},
+}
+
+
+@pytest.mark.parametrize("told", TOLD.values(), ids=TOLD)
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("masked", ["no mask", "a mask of ones"])
+def test_packed_sequences_are_what_each_is_alone(layers, told, masked):
+    m, row = model(**layers), torch.randint(1, 64, (1, 12))
+    mask = None if masked == "no mask" else torch.ones_like(row)
     with torch.no_grad():
-        parts = [m(row[:, a:b], use_cache=False).logits for a, b in ((0, 5), (5, 6), (6, 12))]
-        for given in ({}, {"cu_seq_lens_q": starts}, {"seq_idx": numbers}):
-            packed = m(row, position_ids=places, use_cache=False, **given).logits
-            assert torch.allclose(packed, torch.cat(parts, 1), atol=1e-5), list(given)
-        with pytest.raises(ArgumentError, match="a batch of 2 rows"):
-            m(row.repeat(2, 1), position_ids=places.repeat(2, 1), use_cache=False)
+        alone = torch.cat([m(x).logits for x in row.split(LENGTHS, 1)], 1)
+        found = m(row, attention_mask=mask, **told)
+    assert torch.allclose(found.logits, alone, atol=1e-5) and found.get(CACHE) is None
+
+
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+def test_packed_sequences_beside_padding_on_any_side_and_in_several_rows(layers):
+    m, row = model(**layers), torch.randint(1, 64, (1, 12))
+    around = torch.nn.functional.pad
+    mask = around(torch.ones_like(row), (2, 3))
+    positions = torch.cat([torch.ones(1, 2).long(), PLACES, torch.tensor([[0, 1, 2]])], 1)
+    ways = [
+        {"cu_seq_lens_q": torch.tensor([0, 7, 8, 17])},  # padding within the first and the last
+        {"cu_seq_lens_q": torch.tensor([0, 2, 7, 8, 14, 17]), "position_ids": positions},
+        {"seq_idx": around(NUMBERS, (2, 3), value=7)},
+        {"position_ids": positions},
+    ]
+    with torch.no_grad():
+        alone = torch.cat([m(x).logits for x in row.split(LENGTHS, 1)], 1)
+        for told in ways:
+            found = m(around(row, (2, 3)), attention_mask=mask, **told).logits[:, 2:-3]
+            assert torch.allclose(found, alone, atol=1e-5), told
+        rows, other = torch.cat([row, row.flip(1)]), [*reversed(LENGTHS)]
+        alone = torch.cat([alone, torch.cat([m(x).logits for x in rows[1:].split(other, 1)], 1)])
+        for told in ({"seq_idx": torch.cat([NUMBERS, 2 - NUMBERS.flip(1)])}, {"position_ids": PLACES.repeat(2, 1)}):
+            if "position_ids" in told:
+                told["position_ids"][1] = torch.cat([torch.arange(n) for n in other])
+            assert torch.allclose(m(rows, **told).logits, alone, atol=1e-5), told
+
+
+def test_padding_and_positions_that_go_on_are_no_packed_sequences():
+    """However padded steps are numbered, and where steps in the middle are left out."""
+    m, ids = model(**LAYERS["recurrent and softmax"]), torch.randint(1, 64, (2, 12))
+    mask = torch.ones_like(ids)
+    mask[0, :4] = mask[1, 5:8] = 0
+    positions = mask.cumsum(1) - 1
+    for numbered in (positions.clamp(min=0), positions.masked_fill(mask == 0, 1), torch.arange(12)[None]):
+        found = m(ids, attention_mask=mask, position_ids=numbered, use_cache=True)
+        assert found.get(CACHE) is not None
+        assert torch.allclose(found.logits[:1, 4:], m(ids[:1, 4:]).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"cu_seq_lens_q": STARTS[:-1]}, "cu_seq_lens_q must rise from 0 to T = 12, got"),
+        ({"cu_seq_lens_k": torch.tensor([0, 8, 5, 12])}, "cu_seq_lens_k must rise from 0 to T = 12, got"),
+        ({"cu_seqlens": torch.tensor(12)}, r"cu_seqlens must be \[N \+ 1\]"),
+        ({"seq_idx": NUMBERS[0]}, r"seq_idx must be \[B, T\] = \[1, 12\], got \[12\]"),
+        ({"seq_idx": NUMBERS, "cu_seq_lens_q": torch.tensor([0, 12])}, "cu_seq_lens_q and seq_idx tell of different"),
+        ({"seq_idx": NUMBERS, "use_cache": True}, "packed sequences leave no cache"),
+        ({"position_ids": PLACES, "cache": transformers.DynamicCache()}, "packed sequences leave no cache"),
+        (
+            {"seq_idx": NUMBERS, "attention_mask": torch.tensor([[1] * 7 + [0] + [1] * 4])},
+            "a packed sequence is padded in its middle",
+        ),
+    ],
+)
+def test_what_is_told_wrongly_of_packed_sequences_is_named(told, said):
+    m, row = model(**LAYERS["recurrent and softmax"]), torch.randint(1, 64, (1, 12))
+    with pytest.raises(ArgumentError, match=said):
+        m(row, **told)
+    if "cu_seqlens" in told:
+        with pytest.raises(ArgumentError, match="got a batch of 2 rows; seq_idx"):
+            m(row.repeat(2, 1), cu_seqlens=STARTS)
+
+
+def test_a_mixer_that_takes_no_packed_sequences_says_so():
+    m, row = model(mixer="softmax_attention"), torch.randint(1, 64, (1, 12))
+    for told in TOLD.values():
+        with pytest.raises(ArgumentError, match="softmax_attention takes no packed sequences"):
+            m(row, **told)
 
 
 @every
