@@ -172,8 +172,7 @@ def _by_halves(t: Terms, rest: Node) -> Node:
 
 
 def one_sided(x: Node) -> Node:
-    """A sum, in which a size and its number are one: |y| + y is 2 max(y, 0), and |y| - relu(y) is relu(-y). At 0 the slope of the
-    maximum is 1/2, and that of |y| + y is 1, which a `relu`, whose slope is 0 there, would lose."""
+    """A sum, in which a size and its number are one: |y| + y is 2 relu(y), and |y| - relu(y) is relu(-y)."""
     terms = list(terms_of(x))
     for t in terms:
         for f in factors_of(t):
@@ -181,9 +180,10 @@ def one_sided(x: Node) -> Node:
                 continue
             rest, (y,) = mul(*(g for g in factors_of(t) if g is not f)), f.args
             for sign in (1, -1):
+                positive, negative = fn("relu", mul(sign, y)), fn("relu", mul(-sign, y))
                 for other, made in (
-                    (mul(sign, rest, y), mul(2, rest, maximum(mul(sign, y), ZERO))),
-                    (mul(-1, rest, fn("relu", mul(sign, y))), mul(rest, fn("relu", mul(-sign, y)))),
+                    (mul(sign, rest, y), mul(2, rest, positive)),
+                    (mul(-1, rest, positive), mul(rest, negative)),
                 ):
                     if other in terms:
                         left = [z for z in terms if z is not t and z is not other]

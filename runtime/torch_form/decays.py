@@ -81,8 +81,8 @@ def decay_all(g: Tensor, dim: int = -1) -> Tensor:
 
 def left_out(
     g: Tensor,
-    read: Tensor,
-    write: Tensor,
+    read: Tensor | float,
+    write: Tensor | float,
     weights: Tensor | float,
     start: Tensor | float,
     end: Tensor | float,
@@ -101,9 +101,9 @@ def left_out(
     size = g.shape[-2]
     total, before = _cumulative(g, -2)
     edges, whole = before if read_late else total, total[..., -1, :]
-    decays = g.exp()
-    seen = _like(g, start) + torch.zeros_like(read)  # what each read has of the state before the step
-    rest = both + torch.zeros_like(read[..., 0, :])  # and the gradient after the chunk
+    decays, read, write = g.exp(), _like(g, read), _like(g, write)
+    seen = _like(g, start)  # what each read has of the state before the step
+    rest = both + torch.zeros_like(g[..., 0, :])  # and the gradient after the chunk
     weights = torch.as_tensor(weights, dtype=g.dtype, device=g.device).expand(*g.shape[:-2], size, size)
     ends, found = _like(g, end), []
     for t in range(size):

@@ -518,6 +518,7 @@ def _channel_solve(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[s
 def _left_out(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     """Step after step, over pairs of a read and a write; see `runtime/torch_form/decays.py`."""
     count, (read_late, late) = sizes[ROW], x.attrs
+    sizes = {**sizes, COL: count}  # also where weights are the same for all, as where nothing is read
     (channel,) = (a for a in x.axes if a != ROW)
     own = (channel, ROW)
     d = _over(_rows_last(x.args[0], args[0], m, sizes), own, own, sizes)

@@ -27,6 +27,7 @@ from ...ir.expr import (
     fn,
     leaf,
     leaf_names,
+    leaves,
     mul,
     rebuild,
     rename,
@@ -66,7 +67,8 @@ def ends_program(frame: Frame) -> StepProgram:
     """The last states as the step has them, of those in the frame, as a program of its own."""
     p = frame.step
     states = [s for s in p.states if s.name in (*frame.hidden, *frame.moved)]
-    inputs: dict[Node, Node] = {s.leaf: leaf("input", s.name, s.axes) for s in states}
+    ends = leaves(*frame.ends.values())
+    inputs: dict[Node, Node] = {x: leaf("input", *x.attrs[1:]) for x in ends if x.attrs[0] == "state"}
     outputs = {f"{TURNED}{n}": replaced(frame.ends[n], inputs) for n in frame.moved}
     axes = {f"{TURNED}{n}": p.state(n).axes for n in frame.moved}
     variables = tuple(Var(s.name, "input", s.axes) for s in states)
@@ -82,8 +84,12 @@ class _Rotation:
     magnitude: Node
     word = "angle"
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.angle.axes
+
     def hidden(self, name: str) -> StateVar:
-        return StateVar(name, self.angle.axes, turns=True)
+        return StateVar(name, _own(self.axes), turns=True)
 
     def then(self, angle: Node) -> Node:
         """The product with one more unit."""
@@ -106,8 +112,12 @@ class _Sign:
     magnitude: Node
     word = "sign"
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.factor.axes
+
     def hidden(self, name: str) -> StateVar:
-        return StateVar(name, self.factor.axes, expand(ONE, self.factor.axes))
+        return StateVar(name, _own(self.axes), expand(ONE, _own(self.axes)))
 
     def then(self, sign: Node) -> Node:
         """The product with one more unit."""
@@ -119,6 +129,11 @@ class _Sign:
 
 
 _Unit = _Rotation | _Sign
+
+
+def _own(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of a state that has these, as a state of its own has them: the second axis of a square one is its dim alone."""
+    return tuple(map(dim_of, axes))
 
 
 def _found(p: StepProgram, positive: Callable[[Node], bool]) -> tuple[list[_Unit], dict[str, Node]]:
@@ -204,7 +219,7 @@ class _Moved:
         step = replace(
             p,
             states=(*self.hidden.values(), *p.states),
-            updates={**{s.name: u.then(s.leaf) for u, s in self.hidden.items()}, **updates},
+            updates={**{s.name: self._then(u) for u, s in self.hidden.items()}, **updates},
             outputs=outputs,
             names={x: n for x, n in p.names.items() if not _reads(x)},
             origins={self(x): where for x, where in p.origins.items()},
@@ -218,7 +233,7 @@ class _Moved:
             self.updates[name] = expand(self(self.p.updates[name]), self.p.state(name).axes)
         elif name not in self.updates:
             u = self.unit[name]
-            after = u.then(self.hidden[u].leaf)
+            after = u.then(self._unit(u))
             found = {n: mul(u.magnitude, self.p.state(n).leaf) for n in u.states}
             for k, n in enumerate(u.states):
                 for term in terms_of(self(self.rests[n])):
@@ -257,13 +272,22 @@ class _Moved:
         if name not in self.unit:
             return leaf("state", name, axes)
         u = self.unit[name]
-        turned = u.turned(self.hidden[u].leaf, [self.p.state(n).leaf for n in u.states])
+        turned = u.turned(self._unit(u), [self.p.state(n).leaf for n in u.states])
         return rename(turned[u.states.index(name)], dict(zip(own.axes, axes, strict=True)))
+
+    def _unit(self, u: _Unit) -> Node:
+        """The product of all units before the step, over the axes of what it turns."""
+        own = self.hidden[u]
+        return rename(own.leaf, dict(zip(own.axes, u.axes, strict=True)))
+
+    def _then(self, u: _Unit) -> Node:
+        """That with the step's, over its own."""
+        return rename(u.then(self._unit(u)), dict(zip(u.axes, self.hidden[u].axes, strict=True)))
 
     def _after(self, name: str) -> Node:
         """A state after the step."""
         u = self.unit[name]
-        turned = u.turned(u.then(self.hidden[u].leaf), [self.update(n) for n in u.states])
+        turned = u.turned(u.then(self._unit(u)), [self.update(n) for n in u.states])
         return expand(turned[u.states.index(name)], self.p.state(name).axes)
 
 

@@ -29,6 +29,7 @@ from chunkform.spec.language import (
     ones,
     sigmoid,
     sin,
+    softmax,
     softplus,
 )
 
@@ -373,7 +374,60 @@ def correction_by_two_names() -> Recurrence:
     return r
 
 
+def signs_of_columns() -> Recurrence:
+    """A number of either sign for each column of a square matrix: the product of the signs is a vector like any other."""
+    r = Recurrence("signs_of_columns")
+    e = r.dims("e")
+    z, v = r.inputs("z v", e)
+    w = r.parameter("w", e)
+    S = r.state("S", e, e)
+    r.update(S, S.prev * diag(z) + v * w.T)
+    r.output("o", S.prev * v)
+    return r
+
+
+def angles_of_columns() -> Recurrence:
+    """Square matrices whose columns are turned into each other."""
+    r = Recurrence("angles_of_columns")
+    e = r.dims("e")
+    th, q, k, v = r.inputs("th q k v", e)
+    A, B = r.state("A", e, e), r.state("B", e, e)
+    r.update(A, A.prev * diag(cos(th)) - B.prev * diag(sin(th)) + k * v.T)
+    r.update(B, A.prev * diag(sin(th)) + B.prev * diag(cos(th)))
+    r.output("o", A.next * q)
+    return r
+
+
+def signs_not_read() -> Recurrence:
+    """A number of either sign for each row, of a matrix that is only left at the end."""
+    r = Recurrence("signs_not_read")
+    d, e = r.dims("d e")
+    z, x = r.inputs("z x", d)
+    v = r.inputs("v", e)
+    S = r.state("S", d, e)
+    r.update(S, diag(z) * S.prev + x * v.T)
+    r.output("o", x)
+    return r
+
+
+def written_by_another_axis() -> Recurrence:
+    """What is written depends on reads, and on a sum over an axis that the state hasn't."""
+    r = Recurrence("written_by_another_axis")
+    d, e = r.dims("d e")
+    q = r.inputs("q", d)
+    u, v, w = r.inputs("u v w", e)
+    al = r.decay("al", e)
+    S = r.state("S", e, e)
+    mean = ones(d).T * normalize(q)
+    r.update(S, diag(al) * S.prev + mean * v * (v - 0.1 * S.prev.T * softmax(u)).T - mean * v * softmax(v).T)
+    r.output("o", S.next.T * w)
+    return r
+
+
 SPECS = (
+    signs_of_columns,
+    angles_of_columns,
+    signs_not_read,
     alike_exponentials,
     negative_eigenvalues,
     same_in_each_step,
@@ -401,6 +455,7 @@ OF_KERNELS = (
     written_before_the_decay,
     two_written_before_the_decay,
     correction_by_two_names,
+    written_by_another_axis,
 )  # which gates of kernels refused
 
 

@@ -94,7 +94,8 @@ class Memory:
         dims |= {dim_of(a) for x in self.nodes for a in x.axes if a not in STEPS}
         whole = sorted({dim_of_kept(d) for d in dims})
         self.sizes = {d: self.case.size(whole.index(dim_of_kept(d))) for d in dims}
-        ahead = list(walk(*(n for p in self.k.pieces for n in p.opened.origins.values())))
+        written = (w.right for p in self.k.pieces for s in p.group for w in s.writes)
+        ahead = list(walk(*(n for p in self.k.pieces for n in p.opened.origins.values()), *written))
         others = {dim_of(a) for x in ahead for a in x.axes if a not in STEPS}
         others |= {x.attrs[0] for x in ahead if x.op == "size"}
         self.sizes |= dict.fromkeys(others - dims, 2)  # which only what is made before the kernel has
