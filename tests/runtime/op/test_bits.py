@@ -23,6 +23,7 @@ from shared.bits import (
     run_attention,
     sequence,
 )
+from shared.structures import sweep
 
 from chunkform.errors import ArgumentError
 from chunkform.generated import gated_delta_rule, lightning_attention, softmax_attention
@@ -40,7 +41,7 @@ def packed(name: str) -> Case:
     return replace(case(name), lengths=(5, 0, 7) if case(name).steps == 20 else (5, 0, 70))
 
 
-@pytest.mark.parametrize("name", RECURRENCES)
+@pytest.mark.parametrize("name", sweep(RECURRENCES))
 def test_later_steps_change_nothing_before(name):
     """At a chunk's boundary, inside one and in the tail, with weak decays or strong ones after it or before."""
     strong = 1.0 if name == "sherman_morrison" else 20.0  # which divides by decays
@@ -50,7 +51,7 @@ def test_later_steps_change_nothing_before(name):
     assert not any(found.values()), found
 
 
-@pytest.mark.parametrize("name", RECURRENCES)
+@pytest.mark.parametrize("name", sweep(RECURRENCES))
 def test_runs_agree_and_zeros_are_no_state(name):
     p = problem(name, case(name))
     assert once_more(p) == {}
@@ -58,7 +59,7 @@ def test_runs_agree_and_zeros_are_no_state(name):
         assert no_state(p) == {}
 
 
-@pytest.mark.parametrize("name", RECURRENCES)
+@pytest.mark.parametrize("name", sweep(RECURRENCES))
 def test_deterministic_sequences_agree_alone_in_a_batch_and_packed(name):
     assert other_entries(problem(name, case(name)), deterministic=True) == {}
     assert other_entries(problem(name, packed(name)), deterministic=True) == {}

@@ -42,7 +42,7 @@ def op(name: str) -> Any:
     return chunkform.compile(SPECS[name])
 
 
-@pytest.mark.parametrize("name", FRAMED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.long) for n in FRAMED])
 def test_units_are_scanned_and_then_there_is_a_form_over_chunks(name: str) -> None:
     c = compiled(name)
     assert c.frame is not None and {g.name for g in c.gates} >= {"frame", "strata"}
