@@ -130,7 +130,7 @@ def _looked_up(x: ast.AST) -> list[str]:
     if isinstance(x, ast.ImportFrom):
         own = x.level or (x.module or "").split(".")[0] in ("chunkform", "shared", *OUTSIDE)
         return [a.name for a in x.names] if own else []
-    if isinstance(x, ast.Attribute):
+    if isinstance(x, ast.Attribute) and PRIVATE.match(x.attr):
         mine = ast.unparse(x.value) in ("self", "cls", "super()")
         return [] if mine else [x.attr]
     if isinstance(x, ast.Call) and len(x.args) > 1 and not isinstance(x.args[0], ast.Constant):
