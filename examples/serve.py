@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import codecs
+import contextlib
 import importlib
 import json
 import math
@@ -29,7 +30,7 @@ from fastapi import FastAPI
 from fastapi import Request as Connection
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from serving_engine import Closed, Engine, Full, LanguageModel, Request
 from starlette.exceptions import HTTPException
 
@@ -37,12 +38,23 @@ LOOK = 0.2  # seconds between two looks at whether a client is still there
 ROOM = 65536  # bytes of a request beside its prompt
 
 
-Byte = Annotated[str, Field(pattern=r"^[\x00-\x7f]$")]  # a character of one token
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Text(BaseModel):
+    """A part of a message's content."""
+
+    type: Literal["text"] = "text"
+    text: str
 
 
 class Message(BaseModel):
     role: str = "user"
-    content: str
+    content: str | list[Text]
+
+    @property
+    def said(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(x.text for x in self.content)
 
 
 class Options(BaseModel):
@@ -55,7 +67,7 @@ class Options(BaseModel):
     max_tokens: int = Field(16, ge=1, le=4096)
     temperature: float = Field(0.0, ge=0, le=10)
     seed: int = Field(0, ge=-(2**63), lt=2**63)
-    stop: Byte | list[Byte] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     user: str = ""
@@ -82,9 +94,12 @@ class Completion(Options):
 
 class Chat(Options):
     messages: list[Message] = Field(min_length=1)
+    max_tokens: int = Field(
+        16, ge=1, le=4096, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )  # the former name of it is the latter
 
     def tokens(self) -> list[int]:
-        said = "".join(f"{m.role}: {m.content}\n" for m in self.messages)
+        said = "".join(f"{m.role}: {m.said}\n" for m in self.messages)
         return list(f"{said}assistant: ".encode())
 
 
@@ -96,7 +111,7 @@ class Stream:
         self.about = {"id": uuid.uuid4().hex, "created": int(time.time())}
         self.engine, self.made, self.finish = engine, 0, "length"
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        stop = frozenset("".join(asked.stop or ()).encode())
+        stop = tuple(x.encode() for x in ([asked.stop] if isinstance(asked.stop, str) else asked.stop or ()))
         prompt = asked.tokens()
         if not prompt or not all(0 <= t < 256 for t in prompt):
             raise ValueError("prompt must be text, or tokens 0 to 255, and not empty")
@@ -109,7 +124,7 @@ class Stream:
 
     async def pieces(self, connection: Connection) -> AsyncIterator[str]:
         """Text, piece by piece; raises what the engine tells. The request of a client that goes away is cancelled."""
-        ended, looked = False, time.monotonic()
+        ended, looked, held = False, time.monotonic(), b""
         try:
             while not ended:
                 if time.monotonic() - looked > LOOK:
@@ -125,18 +140,27 @@ class Stream:
                     raise found
                 ended = found is None
                 if found is None:
-                    yield self.decoder.decode(b"", final=True)
-                else:
-                    self.made += 1
-                    if found in self.request.stop:
-                        self.finish = "stop"
-                    else:
-                        yield self.decoder.decode(bytes([found]))
+                    yield self.decoder.decode(held, final=True)
+                    continue
+                self.made += 1
+                held += bytes([found])
+                said = max((x for x in self.request.stop if held.endswith(x)), key=len, default=None)
+                if said is not None:  # the engine ends there, too
+                    self.finish, held = "stop", held.removesuffix(said)
+                    continue
+                keep = begun(held, self.request.stop)
+                yield self.decoder.decode(held[: len(held) - keep])
+                held = held[len(held) - keep :]
         finally:
             if not ended:
                 self.engine.cancel(self.request)
             made = {"completion_tokens": self.made, "total_tokens": self.made + self.usage["prompt_tokens"]}
             self.usage |= made
+
+
+def begun(said: bytes, stop: tuple[bytes, ...]) -> int:
+    """How many of the last bytes may be the first ones of what it ends with: they aren't told yet."""
+    return max((n for x in stop for n in range(1, min(len(x), len(said) + 1)) if said.endswith(x[:n])), default=0)
 
 
 def app_of(engine: Engine, name: str) -> FastAPI:
@@ -322,7 +346,8 @@ def main() -> None:
             said.error(f"--weights don't fit this model: {error}")
     engine = Engine(model, given.rows, given.waiting, given.drafts, longest=given.longest)
     config = uvicorn.Config(app_of(engine, given.op), given.host, given.port, log_level="warning", backlog=2048)
-    Server(config, engine, given.grace).run()
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again at the end
+        Server(config, engine, given.grace).run()
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ class Request:
     tell: Callable[[int | Exception | None], object]
     temperature: float = 0.0
     seed: int = 0
-    stop: frozenset[int] = frozenset()
+    stop: tuple[bytes, ...] = ()  # what is said last, of tokens
     cancelled: bool = False
     tokens: list[int] = field(init=False)
     row: int = field(init=False, default=-1)
@@ -156,6 +156,11 @@ class Request:
     @property
     def made(self) -> int:
         return len(self.tokens) - len(self.prompt)
+
+    @property
+    def stopped(self) -> bool:
+        """Has what it was to end with just been said?"""
+        return any(len(x) <= self.made and self.tokens[-len(x) :] == [*x] for x in self.stop)
 
     def next(self, logits: Tensor) -> int:
         """A token, drawn with this request's own random numbers, of which each token takes one."""
@@ -359,7 +364,7 @@ class Engine:
                 if not request.cancelled:
                     request.tell(token)
                 count += 1
-                done = request.made >= request.max_tokens or token in request.stop
+                done = request.made >= request.max_tokens or request.stopped
                 if done:
                     ended.append(request)
                 if count > len(own) or token != own[count - 1]:

@@ -25,7 +25,7 @@ class ChunkformConfig(LlamaConfig):
         layer_types: "linear_attention" or "full_attention" for each layer; all are linear where it is None.
         mixer_options: what `Mixer` is given besides: dims, heads_of, convolution, gate, memory, constants.
         python_spec: a file of the saved folder that declares the recurrence in Python, in the place of `mixer`; it runs only in
-            `ChunkformConfig.from_pretrained(folder, trust_remote_code=True)`.
+            `from_pretrained(folder, trust_remote_code=True)`, of this class, of the models, or of `AutoModelForCausalLM`.
 
     Raises:
         chunkform.errors.ArgumentError: a mixer that isn't one of these, or layer types of another number or name.
@@ -78,16 +78,20 @@ class ChunkformConfig(LlamaConfig):
         if trusted:
             found, _ = cls.get_config_dict(pretrained_model_name_or_path, **kwargs)
             if found.get("python_spec"):
-                file = os.path.join(os.fspath(pretrained_model_name_or_path), os.path.basename(found["python_spec"]))
-                kwargs |= {"mixer": _of_file(file), "python_spec": None}
+                kwargs |= {"mixer": _beside(pretrained_model_name_or_path, found["python_spec"]), "python_spec": None}
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    def with_python_spec(self, folder: str | os.PathLike[str]) -> ChunkformConfig:
+        """This configuration with the recurrence that the folder's spec in Python declares, which is run."""
+        return type(self).from_dict(
+            self.to_dict() | {"mixer": _beside(folder, str(self.python_spec)), "python_spec": None}
+        )
 
     def check_python_spec(self) -> None:
         """Refuse to make a model of a spec in Python that nobody has said may run."""
         if self.python_spec:
             raise ArgumentError(
-                f"ChunkformConfig: {self.python_spec} is Python, and runs only in "
-                "ChunkformConfig.from_pretrained(folder, trust_remote_code=True)"
+                f"ChunkformConfig: {self.python_spec} is Python, and runs only in from_pretrained(folder, trust_remote_code=True)"
             )
 
 
@@ -109,6 +113,11 @@ def _plain(mixer: object) -> object:
         "ChunkformConfig: mixer must be a name of the catalogue, a Recurrence, a Path of a spec file, or a spec's data, got "
         f"{str(mixer)[:60]!r}{hint}"
     )
+
+
+def _beside(folder: str | os.PathLike[str], name: str) -> dict[str, object]:
+    """What a file of the folder declares, and of no other."""
+    return _of_file(os.path.join(os.fspath(folder), os.path.basename(name)))
 
 
 def _of_file(path: str) -> dict[str, object]:

@@ -6,6 +6,7 @@ model = ChunkformForCausalLM(ChunkformConfig(mixer="kimi_delta_attention", vocab
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -156,11 +157,32 @@ class ChunkformPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _is_stateful = True
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *arguments: object,
+        config: ChunkformConfig | None = None,
+        **options: object,
+    ) -> ChunkformPreTrainedModel:
+        """The library's; with `trust_remote_code=True` a spec in Python beside the weights is run."""
+        if options.get("trust_remote_code"):
+            told = config or ChunkformConfig.from_pretrained(pretrained_model_name_or_path)
+            config = told.with_python_spec(pretrained_model_name_or_path) if told.python_spec else config
+        found: ChunkformPreTrainedModel = super().from_pretrained(
+            pretrained_model_name_or_path, *arguments, config=config, **options
+        )
+        return found
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Mixer):  # as a new layer draws them; what was loaded stays
-            if not any(getattr(p, "_is_hf_initialized", False) for p in module.parameters()):
+            parameters = [*module.parameters()]
+            loaded = [(p, p.clone()) for p in parameters if getattr(p, "_is_hf_initialized", False)]
+            if len(loaded) < len(parameters):
                 module.reset_parameters()
+            for p, x in loaded:
+                p.copy_(x)
         elif not any(isinstance(m, Mixer) for m in module.modules()):
             super()._init_weights(module)
 

@@ -145,7 +145,13 @@ class Layer(nn.Module):
             raise ArgumentError(
                 f"{type(self).__name__}: attention_mask must be [B, T], 0 where padded, got {list(attention_mask.shape)}"
             )
-        mask = None if attention_mask is None else attention_mask[:, -hidden_states.shape[1] :].bool()
+        rows, steps = hidden_states.shape[:2]
+        if attention_mask is not None and (len(attention_mask) != rows or attention_mask.shape[1] < steps):
+            raise ArgumentError(
+                f"{type(self).__name__}: attention_mask must be [B, T] = {[rows, steps]}, or longer beside a cache, got "
+                f"{list(attention_mask.shape)}"
+            )
+        mask = None if attention_mask is None else attention_mask[:, -steps:].bool()
         if mask is not None and bool(mask.all()):
             mask = None
         if mask is not None:

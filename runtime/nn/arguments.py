@@ -23,8 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chunkform.errors import ArgumentError
-
 from ..attention.arguments import AttentionSignature
 from ..op.op import Argument, Signature
 from ..parallel import tails
@@ -205,8 +203,6 @@ def _within(low: float | None, high: float | None) -> str:
 def _offsets(shape: tuple[int, ...], memory: tuple[float, float], device: torch.device) -> Tensor:
     """Where decays start: they last from memory[0] to memory[1] steps, spread over the channels of a head, or over the heads."""
     low, high = memory
-    if not 0 < low <= high < math.inf:
-        raise ArgumentError(f"memory must be two numbers of steps, 0 < low <= high, got {memory}")
     count = shape[-1]
     spread = torch.linspace(0, 1, count, device=device) if count > 1 else torch.full((1,), 0.5, device=device)
     rates = torch.exp(-(math.log(low) + spread * math.log(high / low)))

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
@@ -105,6 +106,11 @@ class Mixer(nn.Module):
         for name, value in (("width", width), ("heads", heads)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ArgumentError(f"Mixer: {name} must be a whole number of at least 1, got {value!r}")
+        numbers = (
+            len(memory) == 2 and all(isinstance(x, Real) for x in memory) if isinstance(memory, tuple | list) else False
+        )
+        if not numbers or not 0 < memory[0] <= memory[1] < math.inf:
+            raise ArgumentError(f"Mixer: memory must be two numbers of steps, 0 < low <= high, got {memory!r}")
         self.call = call_of(resolved(op))
         s = self.call.signature
         self.width, self.heads, self.backend = width, heads, backend

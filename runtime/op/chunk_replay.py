@@ -103,11 +103,12 @@ def step_by_chunks(
         return public(*arguments, **given)  # whose error says what doesn't fit
     state = now.pop("state")
     if not isinstance(state, ChunkState):
-        if state is not None and not all(isinstance(x, Tensor) for x in listed(state)):
+        if state is not None:
             raise ArgumentError(
-                f'{name}: state must be what a call with deterministic="chunk" returned, got {told(state)}'
+                f'{name}: state must be what a call with deterministic="chunk" returned, or None, got {told(state)}, '
+                "which doesn't say where its chunk began"
             )
-        state = ChunkState(None if state is None else tuple(listed(state)), {}, 0)
+        state = ChunkState(None, {}, 0)
     with torch.no_grad():
         if not state.since:
             state.since = {n: _room(now[n][:, None].detach()[:, :0]) for n in timed}

@@ -10,6 +10,7 @@ argument and output.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor
 
-from chunkform.errors import ArgumentError
+from chunkform.errors import ArgumentError, nearest
 
 from .decode import listed
 from .results import Public, Results, result_type
@@ -61,6 +62,11 @@ def with_prefixes(
     name = f"{signature.name}.prefixes"
     given = dict(options)
     every = given.pop("every", None)
+    if every is None:
+        known = ["every", *inspect.signature(op).parameters]
+        for n in options:
+            if n not in known:
+                raise ArgumentError(f"{name} has no argument {n!r}{nearest(n, known)}")
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ArgumentError(f"{name}: every must be a number of steps, 1 or more, got {every!r}")
     for other in ("context_parallel", "state_pool", "state_indices"):

@@ -284,6 +284,13 @@ def test_a_server_that_ends_finishes_or_tells(served, grace, tokens, ends):
 
 
 @pytest.mark.long
+def test_an_interrupted_server_ends_without_a_word(served, capfd):
+    server = served("--rows", "2")
+    server.end(signal.SIGINT)
+    assert server.process.returncode == 0 and "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.long
 def test_what_is_asked_wrongly_is_told_and_who_goes_away_is_cancelled(served):
     server = served("--rows", "2")
     for body in (
@@ -291,7 +298,8 @@ def test_what_is_asked_wrongly_is_told_and_who_goes_away_is_cancelled(served):
         {"prompt": [300]},
         {"max_tokens": 3},
         {"prompt": "a", "max_tokens": 0},
-        {"prompt": "a", "stop": "\u00e9"},
+        {"prompt": "a", "stop": ""},
+        {"prompt": "a", "stop": ["b"] * 17},
         {"prompt": "a", "seed": 2**70, "temperature": 1},
         {"prompt": "a" * 9000},
         {"prompt": "a", "n": 2},
@@ -318,9 +326,26 @@ def test_what_is_asked_wrongly_is_told_and_who_goes_away_is_cancelled(served):
     assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 3
     said = json.loads(server.call("POST", "/v1/completions", asked(1, 30))[2])["choices"][0]["text"]
     last = next(x for x in said[5:] if x.isascii())
-    for stop in (last, ["\x7f", last]):  # as clients send it: one, or several
+    long = next(said[i : i + 3] for i in range(5, len(said)) if said[i : i + 3].isascii())
+    several = [long, long[:2] + "\x7f", "\u00e9t\u00e9"]
+    for stop, first in ((last, last), (["\x7f", last], last), (long, long), (several, long)):  # as clients send it
         found = json.loads(server.call("POST", "/v1/completions", asked(1, 30) | {"stop": stop})[2])["choices"][0]
-        assert found["finish_reason"] == "stop" and found["text"] == said[: said.index(last)]
+        assert found["finish_reason"] == "stop" and found["text"] == said[: said.index(first)]
+        assert server.stream(asked(1, 30) | {"stop": stop}) == (found["text"], "done")
+    nearly = said[-3:] + "\x7f"  # begins, and doesn't come
+    assert server.stream(asked(1, 30) | {"stop": nearly}) == (said, "done")
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    whole, same, none, both = (
+        server.call("POST", "/v1/chat/completions", x)
+        for x in (
+            {"messages": [{"content": "hello"}], "max_tokens": 3},
+            {"messages": [{"content": parts}], "max_completion_tokens": 3},
+            {"messages": [{"content": [{"type": "image_url", "image_url": {}}]}]},
+            {"messages": [{"content": "hello"}], "max_completion_tokens": 3, "max_tokens": 4},
+        )
+    )
+    assert same[0] == 200 and none[0] == both[0] == 400
+    assert json.loads(same[2])["choices"] == json.loads(whole[2])["choices"]
     for streams in (True, False):
         before = json.loads(server.call("GET", "/health")[2])["tokens"]
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)

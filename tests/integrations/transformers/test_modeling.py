@@ -10,6 +10,7 @@ from chunkform.errors import ArgumentError, ChunkformError
 from chunkform.spec.language import Recurrence
 
 transformers = pytest.importorskip("transformers", minversion="5.17")
+safetensors = pytest.importorskip("safetensors.torch")
 from chunkform.integrations.transformers import ChunkformConfig, ChunkformForCausalLM, modeling  # noqa: E402
 from chunkform.integrations.transformers.modeling import CACHE  # noqa: E402
 
@@ -260,6 +261,25 @@ def test_saved_and_loaded_by_its_kind_alone(given, tmp_path):
     assert "nodes" in (tmp_path / "config.json").read_text() or isinstance(given["mixer"], str | list)
 
 
+def test_what_a_checkpoint_lacks_of_a_layer_is_drawn_anew_and_the_rest_is_loaded(tmp_path):
+    m = model(mixer="kimi_delta_attention", num_hidden_layers=1)
+    m.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    saved = safetensors.load_file(file)
+    lacking = [n for n in saved if n.endswith(("convolve.weight", "mixer.norm", "gate.bias", "values.alpha"))]
+    assert len(lacking) > 2
+    safetensors.save_file({n: x for n, x in saved.items() if n not in lacking}, file, metadata={"format": "pt"})
+    for filled in (float("nan"), 7.0):
+        torch.full((1 << 22,), filled)  # what memory may hold
+        found = ChunkformForCausalLM.from_pretrained(tmp_path).state_dict()
+        for n, x in saved.items():
+            drawn = n in lacking and not n.endswith(
+                ("mixer.norm", "values.alpha")
+            )  # which begin with numbers of their own
+            assert torch.equal(found[n], x) != drawn, n
+            assert found[n].isfinite().all() and found[n].abs().max() < max(2 * x.abs().max(), 0.6), n
+
+
 @every
 def test_training_with_checkpoints_has_a_gradient_for_every_parameter(given):
     m, ids = model(**given).train(), torch.randint(1, 64, (2, 9))
@@ -287,8 +307,13 @@ def test_a_spec_in_python_runs_only_where_it_was_said_to(tmp_path):
             loaded.from_pretrained(tmp_path)
     assert not (tmp_path / "ran").exists()
     trusted = ChunkformConfig.from_pretrained(tmp_path, trust_remote_code=True)
-    again = ChunkformForCausalLM.from_pretrained(tmp_path, config=trusted)
-    assert (tmp_path / "ran").exists() and torch.allclose(again(ids).logits, m(ids).logits, atol=1e-6)
+    models = [ChunkformForCausalLM.from_pretrained(tmp_path, config=trusted)]
+    for loaded in (transformers.AutoModelForCausalLM, ChunkformForCausalLM):
+        (tmp_path / "ran").unlink()
+        models.append(loaded.from_pretrained(tmp_path, trust_remote_code=True))
+        assert (tmp_path / "ran").exists() and models[-1].config.mixer["name"] == "plain_sum"
+    for again in models:
+        assert torch.allclose(again(ids).logits, m(ids).logits, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -301,11 +326,12 @@ def test_a_spec_in_python_runs_only_where_it_was_said_to(tmp_path):
         ({"layer_types": ["linear_attention", "none"]}, "layer_types"),
         ({"num_attention_heads": 0}, "num_attention_heads must be 1 or more, got 0"),
         ({"mixer_options": "gate"}, "mixer_options must be a dict of options, got 'gate'"),
+        ({"mixer_options": {"memory": "x"}}, "Mixer: memory must be two numbers of steps, 0 < low <= high, got 'x'"),
     ],
 )
 def test_what_is_no_mixer_is_told(given, said):
     with pytest.raises(ChunkformError, match=said):
-        ChunkformConfig(**(SMALL | given))
+        ChunkformForCausalLM(ChunkformConfig(**(SMALL | given)))
 
 
 def test_trainer(tmp_path):

@@ -227,3 +227,6 @@ def test_a_mask_of_pairs_is_refused():
         ArgumentError, match=r"DeltaNet: attention_mask must be \[B, T\], 0 where padded, got \[1, 3, 3\]"
     ):
         layers.DeltaNet(16, num_heads=2)(torch.randn(1, 3, 16), torch.ones(1, 3, 3))
+    for mask in (torch.ones(1, 2), torch.ones(2, 3)):
+        with pytest.raises(ArgumentError, match=r"DeltaNet: attention_mask must be \[B, T\] = \[1, 3\], or longer"):
+            layers.DeltaNet(16, num_heads=2)(torch.randn(1, 3, 16), mask)

@@ -71,6 +71,14 @@ def test_steps_by_chunks_have_the_bits_of_a_training_pass(name, dtype):
     assert none is None and same(outputs, [x[:, 68:] for x in whole])
 
 
+def test_a_step_from_a_plain_state_is_refused_as_nothing_says_where_its_chunk_began():
+    tensors, _ = arguments("lightning_attention", 2, 91, 2, SIZES)
+    call = op("lightning_attention")
+    _, plain = call(**part("lightning_attention", tensors, slice(0, 90)), output_final_state=True, deterministic=True)
+    with pytest.raises(ArgumentError, match=r"or None, got .* which doesn't say where its chunk began"):
+        call.step(plain, **at("lightning_attention", tensors, 90), deterministic="chunk")
+
+
 def test_from_nothing_in_two_ways():
     tensors, _ = arguments("lightning_attention", 2, 3, 2, SIZES)
     call = op("lightning_attention")

@@ -88,6 +88,8 @@ def test_mistakes_are_named():
         call(**{n: x for n, x in tensors.items() if n != "v"}, every=8)
     with pytest.raises(ArgumentError, match=r"rise from 0 to T = 20, got \[0, 25\]"):
         call(**tensors, every=8, cu_seqlens=torch.tensor([0, 25]))
+    with pytest.raises(ArgumentError, match="prefixes has no argument 'evry': did you mean every"):
+        call(**tensors, evry=8)
     with pytest.raises(ArgumentError, match="takes no state_pool"):
         call(**tensors, every=8, state_pool=torch.zeros(1))
     *_, prefixes = call(**tensors, every=8)
