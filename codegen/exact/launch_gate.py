@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from chunkform.errors import GateError
 
@@ -34,6 +35,7 @@ from ..ir.launch_ir import (
     Table,
     Wanted,
     expressions,
+    statements,
 )
 from ..ir.python_code import Entry
 
@@ -114,6 +116,18 @@ def gate_launches(f: Function) -> None:
         known.assign(n, always)
     known.filled_tables |= f.parameters
     _check(f.name, f.body, always, known)
+
+
+def gate_kept_launches(before: Function, after: Function) -> None:
+    """A pass over a function puts launches under conditions, and lets go of tensors: each launch is as it was, in order.
+
+    Raises GateError, which says which isn't.
+    """
+    there, here = ([x for x in statements(f.body) if isinstance(x, Launch)] for f in (before, after))
+    for a, b in zip_longest(there, here):
+        if a != b:
+            what = a.kernel if a is not None else b.kernel
+            raise GateError(f"{after.name}: the launch of {what} isn't what it was before passes over the function")
 
 
 def _check(name: str, body: Body, where: Where, known: _Known) -> None:

@@ -301,11 +301,15 @@ def use_tables_anew() -> None:
 @functools.cache
 def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None) -> Config:
     """What a table says, if it is one of the candidates still, or the first of them with roles; or the first of them."""
-    known = candidates(4 if dtype == torch.float32 else 2, largest)
-    if dtype != torch.float32:
-        known += tuple(replace(known[0], roles=n) for n in (2, 3))
+    known = configurations(dtype, largest)
     fields = lookup(kernels, dtype, largest, device) if kernels and device is not None else None
     return next((x for x in known if fields_of(x) == fields), known[0])
+
+
+def configurations(dtype: torch.dtype, largest: int) -> tuple[Config, ...]:
+    """What tables may name: the candidates, and the first of them with roles."""
+    known = candidates(4 if dtype == torch.float32 else 2, largest)
+    return known if dtype == torch.float32 else (*known, *(replace(known[0], roles=n) for n in (2, 3)))
 
 
 def fields_of(config: Config) -> dict[str, int | None]:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from ...exact.launch_gate import gate_launches
+from ...exact.launch_gate import gate_kept_launches, gate_launches
 from ...ir.expr import plain_name
 from ...ir.kernel_ir import KernelFunction
 from ...ir.launch_ir import Function
@@ -69,12 +69,14 @@ def finished_kernel(k: KernelFunction) -> KernelFunction:
 def finished_function(f: Function) -> Function:
     """A function as it is printed.
 
-    Raises GateError where it reads what it hasn't assigned, or what no launch has stored, or two programs store to one place.
+    Raises GateError where it reads what it hasn't assigned, or what no launch has stored, or two programs store to one place, and
+    where passes have changed a launch.
     """
     gate_launches(f)
-    f = _through(FUNCTION_PASSES, f, launch_text)
-    gate_launches(f)
-    return f
+    made = _through(FUNCTION_PASSES, f, launch_text)
+    gate_launches(made)
+    gate_kept_launches(f, made)
+    return made
 
 
 def after(k: KernelFunction, name: str) -> KernelFunction:

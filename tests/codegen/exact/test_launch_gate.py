@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from chunkform.codegen.commands.kinds import kind_of
-from chunkform.codegen.exact.launch_gate import gate_launches
+from chunkform.codegen.exact.launch_gate import gate_kept_launches, gate_launches
 from chunkform.codegen.ir.code import Literal
 from chunkform.codegen.ir.launch_ir import (
     Alloc,
@@ -207,3 +207,24 @@ def test_what_a_loop_goes_over_is_stored_before():
     gate_launches(Function("f", takes("x"), "", (room, stored, loop), frozenset({"k"})))
     with pytest.raises(GateError, match=r"ends is read by .*no launch has stored it"):
         gate_launches(Function("f", takes("x"), "", (room, loop), frozenset({"k"})))
+
+
+@pytest.mark.parametrize("what", ["tensors exchanged", "a program less", "left out", "twice"])
+def test_passes_over_functions_leave_launches_as_they_are(functions, what, monkeypatch):
+    f = next(x for some in functions.values() for x in some if any(isinstance(y, Launch) for y in x.body))
+    gate_kept_launches(f, f)
+
+    def corrupted(x: Function) -> Function:
+        n, launch = next((n, y) for n, y in enumerate(x.body) if isinstance(y, Launch))
+        first, second, *others = launch.arguments
+        made = {
+            "tensors exchanged": (replace(launch, arguments=(second, first, *others)),),
+            "a program less": (replace(launch, grid=launch.grid - 1),),
+            "left out": (),
+            "twice": (launch, launch),
+        }[what]
+        return replace(x, body=(*x.body[:n], *made, *x.body[n + 1 :]))
+
+    monkeypatch.setattr(passes, "FUNCTION_PASSES", (passes.CodePass(corrupted, "a launch that isn't what it was"),))
+    with pytest.raises(GateError):
+        passes.finished_function(f)

@@ -133,7 +133,7 @@ def test_whatever_it_is_given_it_ends_with_a_message() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["(" * 2000, "{" * 2000 + "}" * 2000, r"\frac{" * 2000, r"\bar" * 2000, "x^{" * 2000, r"\mathbf{" * 800 + "x"],
+    ["(" * 5000, "{" * 5000 + "}" * 5000, r"\frac{" * 3000, r"\bar" * 4000, "x^{" * 2000, r"\mathbf{" * 800 + "x"],
 )
 def test_deep_nesting_ends_with_a_message(text: str) -> None:
     started = time.process_time()

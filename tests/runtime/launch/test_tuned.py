@@ -21,6 +21,7 @@ from chunkform.spec.language import find
 
 GPU = "NVIDIA H999"
 HERE = Path(__file__).parent
+TABLES = sorted(tuned.SHIPPED.glob("*.json"))
 
 
 @pytest.fixture
@@ -280,7 +281,11 @@ def test_a_job_says_where_its_spec_is():
     assert [r.name for r in find(job.file)] == ["retention"]
 
 
-@pytest.mark.parametrize("path", sorted((HERE.parents[2] / "runtime" / "tables").glob("*.json")), ids=lambda p: p.stem)
+def test_tables_are_shipped():
+    assert "h200" in {path.stem for path in TABLES}
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda p: p.stem)
 def test_a_table_that_is_shipped_says_what_it_holds_for_and_holds_candidates(path):
     table = tuned.read(path)
     assert set(table["about"]) == {"gpu", "torch", "triton"}
@@ -293,5 +298,5 @@ def test_a_table_that_is_shipped_says_what_it_holds_for_and_holds_candidates(pat
     for classes in table["choices"].values():
         for place, fields in classes.items():
             dtype, largest = place.rsplit("-", 1)
-            known = launch.candidates(getattr(torch, dtype).itemsize, int(largest))
+            known = launch.configurations(getattr(torch, dtype), int(largest))
             assert fields in [launch.fields_of(x) for x in known]
