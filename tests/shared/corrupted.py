@@ -1,14 +1,15 @@
 """Kernels as a pass would leave them that is wrong in one place: a mask or a guard is dropped, or that of another, operands are
-swapped, a tile isn't transposed, an edge or loop is off by one, a load is of the round before, a store or barrier is missing."""
+swapped, a tile isn't transposed, an edge or loop is off by one, a load is of the round before, a store or barrier is missing, a
+stride is another tensor's, heads are read as if each had its own."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from chunkform.codegen.ir.code import Binary, Call, Code, Either, Literal, Load, Name, Negative, call
-from chunkform.codegen.ir.code_parts import rebuilt, walk_code
+from chunkform.codegen.ir.code_parts import rebuilt, substituted, walk_code
 from chunkform.codegen.ir.kernel_ir import (
     Barrier,
     Body,
@@ -40,7 +41,7 @@ def corrupted(f: KernelFunction) -> Iterator[Corrupted]:
             if (wrong := of(x)) is not None:
                 shown = next((e.text for e in expressions(x)), "")
                 yield f"{what}: {shown}", _edited(f, x, wrong)
-    yield from (x for of_kernel in (_exchanged_guards, _late, _rounds) for x in of_kernel(f))
+    yield from (x for of_kernel in (_exchanged_guards, _late, _rounds, _strides) for x in of_kernel(f))
 
 
 def _edited(f: KernelFunction, which: Statement, wrong: Body) -> KernelFunction:
@@ -74,6 +75,32 @@ def _with(x: Statement, y: Code, wrong: Code) -> Statement:
         case If():
             return replace(x, condition=of(x.condition))
     raise TypeError(x)
+
+
+def _strides(f: KernelFunction) -> Iterator[Corrupted]:
+    """The kernel with a tensor's stride, or how many heads share one of its own, in the place of that of the next tensor."""
+    names = [p.name for line in f.parameters for p in line]
+    for what in ("_b", "_t", "_h", "_g"):
+        some = [n for n in names if n.endswith(what) and f"{n.removesuffix(what)}_p" in names]
+        for name, other in itertools.pairwise(some):
+            kind = "group of another" if what == "_g" else "stride of another"
+            yield f"{kind}: {name}, {other}", _renamed(f, {name: Name(other)})
+        for name in some if what == "_g" else ():
+            yield f"no group: {name}", _renamed(f, {name: Literal(1)})
+
+
+def _renamed(f: KernelFunction, names: Mapping[str, Code]) -> KernelFunction:
+    return replace(f, body=changed(f.body, lambda x: (_named(x, names),)))
+
+
+def _named(x: Statement, names: Mapping[str, Code]) -> Statement:
+    match x:
+        case Let():
+            return replace(x, value=substituted(x.value, names))
+        case Store():
+            mask = None if x.mask is None else substituted(x.mask, names)
+            return replace(x, pointer=substituted(x.pointer, names), value=substituted(x.value, names), mask=mask)
+    return x
 
 
 # --- in expressions -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ class Case:
     """`large_range`: decays of the second chunk are far below what two factors can be split into, and those of one head leave
     nothing there. `exact`: cumulative sums lie in
     two parts, high and rest. `even`: there is no tail after whole chunks. `lengths`: those of sequences that are packed, each
-    steps. `segments`: into so many each sequence is cut. `turned`: dims have other sizes."""
+    steps. `segments`: into so many each sequence is cut. `turned`: dims have other sizes. `groups`: some inputs have
+    one head for two, each of them with 0 or with 1, and of three in turn any two apart."""
 
     chunk: int = CHUNK
     large_range: bool = False
@@ -29,6 +30,7 @@ class Case:
     segments: int = 1
     warps: int = 2
     turned: bool = False
+    groups: int | None = None
 
     def size(self, n: int) -> int:
         """Of the n-th dim."""

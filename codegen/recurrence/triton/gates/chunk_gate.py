@@ -63,8 +63,8 @@ def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     try:
         for case in (
             Case(whole, large_range=bool(k.slow_path)),
-            Case(whole, exact=True, even=True, turned=True),
-            Case(SEVERAL, exact=True, lengths=PACKED),
+            Case(whole, exact=True, even=True, turned=True, groups=0),
+            Case(SEVERAL, exact=True, lengths=PACKED, groups=1),
         ):
             memory = Memory(k, case, random.Random(k.name))
             memory.launch(functions)
@@ -190,7 +190,22 @@ class Memory:
                 self.values[kind, name] = NUMBERS.fn("exp2", self.logs[kind, name])
             else:
                 self.values[kind, name] = self.draw((*lead, *own))
+            if self.is_grouped(x):
+                for table in (t for t in (self.logs, self.values) if (kind, name) in t):
+                    table[kind, name] = table[kind, name][:, :, ::2].repeat(2, axis=2)
         return self.values[kind, name]
+
+    def is_grouped(self, x: Node) -> bool:
+        """Has an input one head for two?"""
+        if self.case.groups is None or x.attrs[0] not in ("input", "decay"):
+            return False
+        return bool((1 + self.numbered.get(x.attrs[1], 0) % 3) >> self.case.groups & 1)
+
+    @cached_property
+    def numbered(self) -> dict[str, int]:
+        """The numbers of what is given of each step, from 1."""
+        given = (a.source for a in self.k.arguments if a.layout == "step" and a.source is not None)
+        return {name: n for n, name in enumerate(dict.fromkeys(x.attrs[1] for x in given), 1)}
 
     def number(self, key: Key, values: np.ndarray) -> np.ndarray:
         """The values of a leaf as the numbers that we compute with."""
@@ -274,7 +289,9 @@ class Memory:
         if a.layout == "chunked":  # by heads
             return {a.name: Tensor(a.name, values.swapaxes(1, 2).ravel())}
         if a.layout == "step":
-            return strided(a.base, values)
+            if self.is_grouped(x):
+                values = values[:, :, ::2]
+            return strided(a.base, values, gap=2 * self.numbered[x.attrs[1]])  # no two vectors have strides alike
         raise GateError(f"{self.k.name}: nothing is known of {a.name}")
 
     def room(self, a: Argument) -> int:

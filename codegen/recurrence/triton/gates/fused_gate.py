@@ -38,8 +38,8 @@ FEW, MANY = 4, 8  # warps
 
 CASES = (
     Case(CHUNK, warps=FEW),
-    Case(SEVERAL, exact=True, even=True, segments=2, warps=MANY, turned=True),
-    Case(SEVERAL, exact=True, lengths=PACKED, warps=FEW),
+    Case(SEVERAL, exact=True, even=True, segments=2, warps=MANY, turned=True, groups=0),
+    Case(SEVERAL, exact=True, lengths=PACKED, warps=FEW, groups=1),
 )
 
 

@@ -153,15 +153,16 @@ def within(values: np.ndarray, bounds: Range | None) -> np.ndarray:
     return array(bounds.low + size if bounds.low > -inf else bounds.high - size)
 
 
-def strided(base: str, values: np.ndarray, missing: bool = False) -> Arguments:
-    """The arguments for values of each step, [B, T, H, ..], in memory with gaps."""
-    width = int(np.prod(values.shape[3:])) + 1
+def strided(base: str, values: np.ndarray, missing: bool = False, gap: int = 1) -> Arguments:
+    """The arguments for values of each step, [B, T, H or fewer, ..], in memory with gaps of so many entries."""
+    entries = int(np.prod(values.shape[3:]))
+    width = entries + gap
     cells = np.full((*values.shape[:3], width), UNDEFINED, dtype=object)
-    cells[..., : width - 1] = values.reshape(*values.shape[:3], -1)
+    cells[..., :entries] = values.reshape(*values.shape[:3], -1)
     _, steps, heads = values.shape[:3]
     strides = {"b": steps * heads * width, "t": heads * width, "h": width, "g": H // heads}
     return {
-        f"{base}_p": None if missing else Tensor(base, cells.ravel()[:-1]),
+        f"{base}_p": None if missing else Tensor(base, cells.ravel()[:-gap]),
         **{f"{base}_{n}": s for n, s in strides.items()},
     }
 

@@ -44,8 +44,8 @@ def gate_outputs(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     try:
         for case in (
             Case(SEVERAL if k.slow_path else CHUNK, large_range=True, even=True),
-            Case(CHUNK, exact=True, turned=True),
-            Case(SEVERAL, exact=True, lengths=PACKED),
+            Case(CHUNK, exact=True, turned=True, groups=0),
+            Case(SEVERAL, exact=True, lengths=PACKED, groups=1),
         ):
             memory = Blocks(k, case, random.Random(k.name))
             memory.launch(functions)

@@ -43,8 +43,8 @@ States = dict[str, np.ndarray]  # of each of some chunks
 
 CASES = (
     Case(SEVERAL, large_range=True),
-    Case(CHUNK, exact=True, even=True, segments=2, turned=True),
-    Case(SEVERAL, exact=True, lengths=PACKED),
+    Case(CHUNK, exact=True, even=True, segments=2, turned=True, groups=0),
+    Case(SEVERAL, exact=True, lengths=PACKED, groups=1),
 )
 FEW = Case(CHUNK, lengths=(CHUNK,))  # steps for launches that give some things alone
 
