@@ -70,7 +70,7 @@ def smallest(message: str) -> str:
 
 
 def test_a_gate_reports_the_smallest_spec_that_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    after(monkeypatch, "adjoint", corrupt_tanh)
+    after(monkeypatch, "adjoint_of", corrupt_tanh)
     r = long_spec()
     with pytest.raises(GateError, match="the pass `adjoint` changed the meaning of long_spec") as refused:
         pipeline.compile_spec(r)

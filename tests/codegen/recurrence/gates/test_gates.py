@@ -286,19 +286,19 @@ CORRUPTIONS: list[tuple[str, str, str, Corruption]] = [
         "a decay's gradient instead of its logarithm's",
         "adjoint",
         "retention",
-        patched(pipeline, "adjoint", in_adjoint(without_the_logarithm)),
+        patched(pipeline, "adjoint_of", in_adjoint(without_the_logarithm)),
     ),
     (
         "a wrong gradient through the last state",
         "adjoint",
         "linear_attention",
-        patched(pipeline, "adjoint", in_adjoint(last_gradient_dropped)),
+        patched(pipeline, "adjoint_of", in_adjoint(last_gradient_dropped)),
     ),
     (
         "an initial state's gradient with a wrong sign",
         "adjoint",
         "delta_rule",
-        patched(pipeline, "adjoint", in_adjoint(first_update(lambda x: -x))),
+        patched(pipeline, "adjoint_of", in_adjoint(first_update(lambda x: -x))),
     ),
     (
         "a late write called early",
@@ -401,7 +401,7 @@ def test_the_refusal_names_the_gradient_that_is_wrong(monkeypatch: pytest.Monkey
     def corrupt(a: Adjoint) -> Adjoint:
         return replace(a, program=replace(a.program, outputs={**a.program.outputs, "dk": a.program.outputs["dq"]}))
 
-    patched(pipeline, "adjoint", corrupt)(monkeypatch)
+    patched(pipeline, "adjoint_of", corrupt)(monkeypatch)
     with pytest.raises(GateError, match="the gradient dk is"):
         pipeline.compile_spec(spec("delta_rule"))
 
