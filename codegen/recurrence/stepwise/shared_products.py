@@ -57,7 +57,9 @@ def _with(x: Code, common: Factors, name: Name) -> Code:
         return rebuilt(x, lambda y: _with(y, common, name))
     factors = [y if y in common else _with(y, common, name) for y in _factors(x)]
     if set(common) <= set(factors):
-        factors = [*(y for y in factors if y not in common), name]
+        for y in common:  # of a square, one factor is left
+            factors.remove(y)
+        factors.append(name)
     return reduce(lambda a, b: a * b, factors)
 
 

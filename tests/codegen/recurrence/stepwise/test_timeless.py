@@ -100,3 +100,5 @@ def test_what_products_have_in_common_is_made_once() -> None:
     assert [x.value.text for x in found[1:]] == ["b * 2.0 * shared", "tl.sum(x * shared, axis=0) - b", "x + b * a"]
     assert found[-1] == body[-1]  # where values are stored is no matter of products
     assert with_shared_products(body[:1], lambda wanted: "") == body[:1]
+    squared = with_shared_products((let("p", a * a * b), let("q", a * b * c)), lambda wanted: wanted)
+    assert [x.value.text for x in squared if isinstance(x, Let)] == ["a * b", "a * shared", "c * shared"]
